@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vmath.h — elementwise mathematics for generated kernels: types and macros here, the functions in the headers below
 //
-// Straight-line functions that a compiler turns into vector code by itself: no branches, no library calls (remainders
+// Straight-line functions that a compiler turns into vector code by itself: no branches, no library calls (huge quotients
 // of float64 alone have both), no system header; vector types only in vmath_lanes.h, which says what for. Included by
 // generated C, by C++, and by CUDA C (nvcc and NVRTC).
 //

@@ -6,6 +6,8 @@
 #ifndef TB_VMATH_F32_H
 #define TB_VMATH_F32_H
 
+#include "vmath_lanes.h"
+
 // ---- the simple ones ----------------------------------------------------------------------------------------------
 
 // As NumPy's maximum and minimum: a NaN on either side comes through
@@ -354,9 +356,23 @@ TB_FN float tb_atanh_f32(float x) {
 
 // ---- remainders ---------------------------------------------------------------------------------------------------
 
-// x - trunc(x/y) y, exact. Each step takes the quotient, an integer of at most 53 bits, off exactly and leaves at most
-// 2^-51 of what there was; quotients of floats are below 2^277. Bound 0
-TB_FN float tb_fmod_f32(float x, float y) {
+// trunc(a / b) for a, b >= 0, and the rest a - trunc(a / b) b, which is exact, if that is below 2^24: as tb_taken_off_f64
+TB_FN float tb_taken_off_f32(float a, float b, float *rest) {
+    float q = tb_trunc_f32(a / b);
+    float r = TB_FMA_F32(-q, b < TB_INF_F32 ? b : 0.0f, a);
+    tb_u32 over = 0u - (tb_bits_f32(r) >> 31);
+    *rest = r + tb_from_bits_f32(tb_bits_f32(b) & over);
+    return q - tb_from_bits_f32(0x3F800000u & over);
+}
+
+// x - trunc(x/y) y, exact. Beyond, each step takes the quotient, an integer of at most 53 bits, off exactly and leaves at
+// most 2^-51 of what there was; quotients of floats are below 2^277. Bound 0
+TB_FN float tb_fmod_near_f32(float x, float y, float *q) {
+    float rest;
+    *q = tb_taken_off_f32(tb_abs_f32(x), tb_abs_f32(y), &rest);
+    return tb_put_sign_f32(rest, x);
+}
+TB_FN float tb_fmod_far_f32(float x, float y) {
     double r = (double)tb_abs_f32(x);
     double d = (double)tb_abs_f32(y);
     double inverse = 1.0 / d;
@@ -371,6 +387,7 @@ TB_FN float tb_fmod_f32(float x, float y) {
     const float whole = tb_abs_f32(x) < TB_INF_F32 ? x : TB_NAN_F32;  // within the next choice it would be a branch
     return tb_abs_f32(y) == TB_INF_F32 ? whole : v;
 }
+TB_PAIR_CALLS_f32(fmod, float, 0x1p24f)
 
 // As NumPy's remainder: the sign of y
 TB_FN float tb_mod_f32(float x, float y) {
@@ -381,8 +398,16 @@ TB_FN float tb_mod_f32(float x, float y) {
 }
 
 // As NumPy's floor_divide: floor of the quotient left by the remainder, x / y for y = 0
-TB_FN float tb_floordiv_f32(float x, float y) {
-    float m = tb_fmod_f32(x, y);
+TB_FN float tb_floordiv_near_f32(float x, float y, float *q) {
+    float rest;
+    float whole = tb_taken_off_f32(tb_abs_f32(x), tb_abs_f32(y), &rest);
+    tb_u32 sign = (tb_bits_f32(x) ^ tb_bits_f32(y)) & TB_SIGN_F32;
+    tb_u32 below = rest != 0.0f ? 0u - (sign >> 31) : 0u;
+    *q = whole;
+    return tb_from_bits_f32(tb_bits_f32(whole + tb_from_bits_f32(0x3F800000u & below)) | sign);
+}
+TB_FN float tb_floordiv_far_f32(float x, float y) {
+    float m = tb_fmod_far_f32(x, y);
     float q = (x - m) / y;
     float below = (tb_bits_f32(m) ^ tb_bits_f32(y)) >> 31 ? q - 1.0f : q;
     q = m == 0.0f ? q : below;
@@ -393,5 +418,6 @@ TB_FN float tb_floordiv_f32(float x, float y) {
     float r = q == 0.0f ? zero : whole;
     return y == 0.0f ? ratio : r;
 }
+TB_PAIR_CALLS_f32(floordiv, float, 0x1p21f)
 
 #endif

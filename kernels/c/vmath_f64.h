@@ -6,6 +6,8 @@
 #ifndef TB_VMATH_F64_H
 #define TB_VMATH_F64_H
 
+#include "vmath_lanes.h"
+
 // ---- the simple ones ----------------------------------------------------------------------------------------------
 
 // As NumPy's maximum and minimum: a NaN on either side comes through
@@ -435,18 +437,19 @@ TB_FN double tb_pow_f64(double x, double y) {
 TB_FN double tb_taken_off_f64(double a, double b, double *rest) {
     double q = tb_trunc_f64(a / b);
     double r = TB_FMA_F64(-q, b < TB_INF_F64 ? b : 0.0, a);
-    tb_u64 over = tb_bits_f64(r) >> 63;
-    *rest = r + tb_from_bits_f64(tb_bits_f64(b) & (0u - over));
-    return q - (double)over;
+    tb_u64 over = 0u - (tb_bits_f64(r) >> 63);
+    *rest = r + tb_from_bits_f64(tb_bits_f64(b) & over);
+    return q - tb_from_bits_f64(0x3FF0000000000000ull & over);
 }
 
 // x - trunc(x/y) y, exact. Quotients beyond 2^53 have up to 2098 bits, and are the C library's. Bound 0
-TB_FN double tb_fmod_f64(double x, double y) {
+TB_FN double tb_fmod_near_f64(double x, double y, double *q) {
     double rest;
-    double q = tb_taken_off_f64(tb_abs_f64(x), tb_abs_f64(y), &rest);
-    if (!(q < 0x1p53)) return tb_libm_fmod_f64(x, y);
+    *q = tb_taken_off_f64(tb_abs_f64(x), tb_abs_f64(y), &rest);
     return tb_put_sign_f64(rest, x);
 }
+TB_FN double tb_fmod_far_f64(double x, double y) { return tb_libm_fmod_f64(x, y); }
+TB_PAIR_CALLS_f64(fmod, double, 0x1p53)
 
 // As NumPy's remainder: the sign of y
 TB_FN double tb_mod_f64(double x, double y) {
@@ -457,18 +460,23 @@ TB_FN double tb_mod_f64(double x, double y) {
 }
 
 // As NumPy's floor_divide: floor of the quotient left by the remainder, x / y for y = 0
-TB_FN double tb_floordiv_f64(double x, double y) {
+TB_FN double tb_floordiv_near_f64(double x, double y, double *q) {
     double rest;
     double whole = tb_taken_off_f64(tb_abs_f64(x), tb_abs_f64(y), &rest);
     tb_u64 sign = (tb_bits_f64(x) ^ tb_bits_f64(y)) & TB_SIGN_F64;
-    if (whole < 0x1p51) return tb_from_bits_f64(tb_bits_f64(whole + (double)((sign >> 63) & (rest != 0.0))) | sign);
+    tb_u64 below = rest != 0.0 ? 0u - (sign >> 63) : 0u;
+    *q = whole;
+    return tb_from_bits_f64(tb_bits_f64(whole + tb_from_bits_f64(0x3FF0000000000000ull & below)) | sign);
+}
+TB_FN double tb_floordiv_far_f64(double x, double y) {
     double ratio = x / y;
     if (y == 0.0) return ratio;
-    double m = tb_fmod_f64(x, y);
+    double m = tb_libm_fmod_f64(x, y);
     double q = (x - m) / y;
-    q = sign && m != 0.0 ? q - 1.0 : q;
-    whole = tb_floor_f64(q);
+    q = (tb_bits_f64(x) ^ tb_bits_f64(y)) >> 63 && m != 0.0 ? q - 1.0 : q;
+    double whole = tb_floor_f64(q);
     return q - whole > 0.5 ? whole + 1.0 : whole;
 }
+TB_PAIR_CALLS_f64(floordiv, double, 0x1p51)
 
 #endif

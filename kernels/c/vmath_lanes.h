@@ -21,6 +21,9 @@
         return tb_##name##_of_##S(x, r, low, n);                           \
     }
 
+// tb_name_S of two numbers from tb_name_near_S(x, y, &size), which holds where the size is below the limit (not where it is
+// a NaN), and tb_name_far_S, which may branch and call: TB_PAIR_CALLS_S(name, T, limit).
+
 #if __GNUC__ >= 8 && !defined(__clang__) && !defined(__cplusplus) && defined(__x86_64__) && defined(__ELF__)
 #if defined(__AVX2__) && defined(__FMA__)
 #define TB_CALLS_VECTORS
@@ -42,10 +45,16 @@ typedef double tb_lanes8_f64 __attribute__((vector_size(64)));
     TB_CALL_WIDE(name, f32, F, T, 16, e, s) TB_CALL_PART(name, f32, T, 8, d, 16) TB_CALL_PART(name, f32, T, 4, b, 16)
 #define TB_CALLS_f64(name, F, T, U) \
     TB_CALL_WIDE(name, f64, F, T, 8, e, d) TB_CALL_PART(name, f64, T, 4, d, 8) TB_CALL_PART(name, f64, T, 2, b, 8)
+#define TB_PAIR_CALLS_f32(name, T, limit) \
+    TB_PAIR_WIDE(name, f32, T, limit, 16, e, s) TB_PAIR_PART(name, f32, T, 8, d, 16) TB_PAIR_PART(name, f32, T, 4, b, 16)
+#define TB_PAIR_CALLS_f64(name, T, limit) \
+    TB_PAIR_WIDE(name, f64, T, limit, 8, e, d) TB_PAIR_PART(name, f64, T, 4, d, 8) TB_PAIR_PART(name, f64, T, 2, b, 8)
 #else
 #define TB_IS_FAR(I, a, near) __builtin_ia32_movmskp##I##256(__builtin_ia32_cmpp##I##256(a, near, 5))
 #define TB_CALLS_f32(name, F, T, U) TB_CALL_WIDE(name, f32, F, T, 8, d, s) TB_CALL_PART(name, f32, T, 4, b, 8)
 #define TB_CALLS_f64(name, F, T, U) TB_CALL_WIDE(name, f64, F, T, 4, d, d) TB_CALL_PART(name, f64, T, 2, b, 4)
+#define TB_PAIR_CALLS_f32(name, T, limit) TB_PAIR_WIDE(name, f32, T, limit, 8, d, s) TB_PAIR_PART(name, f32, T, 4, b, 8)
+#define TB_PAIR_CALLS_f64(name, T, limit) TB_PAIR_WIDE(name, f64, T, limit, 4, d, d) TB_PAIR_PART(name, f64, T, 2, b, 4)
 #endif
 
 // The function for N numbers, the widest vector, and for one as the first of them; gcc calls by the names of the ABI.
@@ -87,7 +96,54 @@ typedef double tb_lanes8_f64 __attribute__((vector_size(64)));
         return x;                                                                                        \
     }
 
+// The same of pairs; numbers that are only there to fill a vector are 0 and 1.
+#define TB_PAIR_WIDE(name, S, T, limit, N, abi, I)                                                       \
+    TB_HIDDEN T tb_##name##_call_##S(T x, T y) __attribute__((simd("notinbranch"), const));              \
+    TB_FN T tb_##name##_##S(T x, T y) { return tb_##name##_call_##S(x, y); }                             \
+    static __attribute__((noinline)) tb_lanes##N##_##S tb_##name##_rest_##S(                             \
+        tb_lanes##N##_##S x, tb_lanes##N##_##S y, tb_lanes##N##_##S near, tb_lanes##N##_##S size) {      \
+        for (int i = 0; i < N; i++)                                                                      \
+            if (!(((T *)&size)[i] < limit)) ((T *)&near)[i] = tb_##name##_far_##S(((T *)&x)[i], ((T *)&y)[i]);\
+        return near;                                                                                     \
+    }                                                                                                    \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x, tb_lanes##N##_##S y)          \
+        __asm__("_ZGV" #abi "N" #N "vv_tb_" #name "_call_" #S);                                          \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x, tb_lanes##N##_##S y) {        \
+        tb_lanes##N##_##S size, z;                                                                       \
+        for (int i = 0; i < N; i++)                                                                      \
+            ((T *)&z)[i] = tb_##name##_near_##S(((T *)&x)[i], ((T *)&y)[i], (T *)&size + i);             \
+        if (__builtin_expect(TB_IS_FAR(I, size, (tb_lanes##N##_##S){} + limit), 0))                      \
+            return tb_##name##_rest_##S(x, y, z, size);                                                  \
+        return z;                                                                                        \
+    }                                                                                                    \
+    TB_HIDDEN T tb_##name##_one_##S(T x, T y) __asm__("tb_" #name "_call_" #S);                          \
+    TB_HIDDEN T tb_##name##_one_##S(T x, T y) {                                                          \
+        tb_lanes##N##_##S a = {x}, b = (tb_lanes##N##_##S){} + 1;                                        \
+        b[0] = y;                                                                                        \
+        return tb_##name##_##N##_##S(a, b)[0];                                                           \
+    }
+#define TB_PAIR_PART(name, S, T, N, abi, M)                                                              \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x, tb_lanes##N##_##S y)          \
+        __asm__("_ZGV" #abi "N" #N "vv_tb_" #name "_call_" #S);                                          \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x, tb_lanes##N##_##S y) {        \
+        tb_lanes##M##_##S a = {}, b = a + 1;                                                             \
+        __builtin_memcpy(&a, &x, sizeof x);                                                              \
+        __builtin_memcpy(&b, &y, sizeof y);                                                              \
+        a = tb_##name##_##M##_##S(a, b);                                                                 \
+        __builtin_memcpy(&x, &a, sizeof x);                                                              \
+        return x;                                                                                        \
+    }
+
 #else
+#define TB_PAIR_CALLS_f32(name, T, limit) TB_PAIR_EITHER(name, f32, T, limit)
+#define TB_PAIR_CALLS_f64(name, T, limit) TB_PAIR_EITHER(name, f64, T, limit)
+#define TB_PAIR_EITHER(name, S, T, limit)                                  \
+    TB_FN T tb_##name##_##S(T x, T y) {                                    \
+        T size;                                                            \
+        const T near = tb_##name##_near_##S(x, y, &size);                  \
+        if (size < limit) return near;                                     \
+        return tb_##name##_far_##S(x, y);                                  \
+    }
 #define TB_CALLS_f32(name, F, T, U) TB_BOTH(name, f32, F, T, U)
 #define TB_CALLS_f64(name, F, T, U) TB_BOTH(name, f64, F, T, U)
 #define TB_BOTH(name, S, F, T, U)                                          \

@@ -27,7 +27,7 @@ BUILDS = {
     "C++": ["-O2", *PORTABLE, *toolchain.NUMERIC_FLAGS],
     "clang": ["-O3", *toolchain.NUMERIC_FLAGS],
 }
-ONE_AT_A_TIME = {"fmod_f64", "mod_f64", "floordiv_f64", "floordiv_i64", "mod_i64", "floordiv_u64", "mod_u64"}
+ONE_AT_A_TIME = {"floordiv_i64", "mod_i64", "floordiv_u64", "mod_u64"}
 ONE_AT_A_TIME |= {f"pow_{name}" for name in build.INTEGERS}
 ONE_AT_A_TIME |= {f"abs_{name}" for name in build.INTEGERS if name.startswith("u")}  # copied as a whole
 if "avx512dq" not in toolchain.cpu_features():  # no instruction makes eight bytes of several floats
