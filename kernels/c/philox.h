@@ -88,7 +88,7 @@ TB_FN float tb_normal_f32(tb_words r) {
 TB_FN double tb_normal_f64(tb_words r) {
     double e;
     double f = tb_log_split_f64((tb_bits53_f64(r.x, r.y) + 1.0) * 0x1p-53, 0x3FE8000000000000ull, &e);
-    double radius = tb_sqrt_f64(-2.0 * tb_log_sum_f64(f, e, 0.0));
+    double radius = tb_root_f64(-2.0 * tb_log_sum_f64(f, e, 0.0));
     double turns = tb_bits53_f64(r.z, r.w) * 0x1p-51;
     double k = turns + TB_ROUND_F64;
     double part = turns - (k - TB_ROUND_F64);

@@ -161,7 +161,7 @@ TB_FN double tb_asin_tail_f64(double s) {
 TB_FN double tb_asin_f64(double x) {
     double a = tb_abs_f64(x);
     double s = a > 0.5 ? TB_FMA_F64(-0.5, a, 0.5) : a * a;
-    double z = a > 0.5 ? -2.0 * tb_sqrt_f64(s) : a;
+    double z = a > 0.5 ? -2.0 * tb_root_f64(s) : a;
     double t = tb_asin_tail_f64(s);
     double h = 1.5707963267948966 + z;
     double end = h + (((1.5707963267948966 - h) + z) + TB_FMA_F64(t, z, 6.123233995736766e-17));
@@ -171,7 +171,7 @@ TB_FN double tb_asin_f64(double x) {
 TB_FN double tb_acos_f64(double x) {
     double a = tb_abs_f64(x);
     double s = a > 0.5 ? TB_FMA_F64(-0.5, a, 0.5) : a * a;
-    double z = a > 0.5 ? -2.0 * tb_sqrt_f64(s) : -x;
+    double z = a > 0.5 ? -2.0 * tb_root_f64(s) : -x;
     double t = tb_asin_tail_f64(s);
     double right = TB_FMA_F64(t, -z, -z);
     double left = (3.1415926535897931 + z) + TB_FMA_F64(t, z, 1.2246467991473532e-16);

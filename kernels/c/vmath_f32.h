@@ -329,7 +329,7 @@ TB_FN float tb_erfc_f32(float x) {
 TB_FN float tb_asinh_f32(float x) {
     float a = tb_abs_f32(x);
     double d = (double)a;
-    float r = (float)(tb_log2_wide_f32(d + tb_sqrt_f64(TB_FMA_F64(d, d, 1.0))) * 0.69314718055994531);
+    float r = (float)(tb_log2_wide_f32(d + tb_root_f64(TB_FMA_F64(d, d, 1.0))) * 0.69314718055994531);
     r = a < 0x1p-13f ? a : r;
     r = a < TB_INF_F32 ? r : a;
     return tb_put_sign_f32(r, x);
@@ -338,7 +338,7 @@ TB_FN float tb_asinh_f32(float x) {
 // log(x + sqrt(x^2 - 1)), NaN below 1. Bound 0.6
 TB_FN float tb_acosh_f32(float x) {
     double d = (double)x;
-    float r = (float)(tb_log2_wide_f32(d + tb_sqrt_f64(TB_FMA_F64(d, d, -1.0))) * 0.69314718055994531);
+    float r = (float)(tb_log2_wide_f32(d + tb_root_f64(TB_FMA_F64(d, d, -1.0))) * 0.69314718055994531);
     r = x < TB_INF_F32 ? r : x;
     return x < 1.0f ? TB_NAN_F32 : r;
 }

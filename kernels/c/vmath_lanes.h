@@ -4,7 +4,8 @@
 // A loop cannot branch for one of its lanes: it would compute both forms for each. gcc can call a function for a vector
 // of numbers instead (`simd`, the vector function ABI), and that one looks whether any of them is far. Such functions
 // are compiled once a library, for the widest vectors; narrower ones and single numbers go through the same operations,
-// so results do not depend on the company that a number is in. Where there is no such call, a loop computes both.
+// so results do not depend on the company that a number is in. Where there is no such call, a loop computes both. Pairs of
+// numbers, and square roots, are called for likewise.
 #ifndef TB_VMATH_LANES_H
 #define TB_VMATH_LANES_H
 
@@ -133,6 +134,31 @@ typedef double tb_lanes8_f64 __attribute__((vector_size(64)));
         __builtin_memcpy(&x, &a, sizeof x);                                                              \
         return x;                                                                                        \
     }
+
+// Roots of whole vectors of AVX-512, from its estimate of their inverse; those that are too small for an exact rest, and
+// what is no positive number, are for the instruction, as narrower vectors are.
+#ifdef __AVX512F__
+#define TB_CALLS_ROOTS
+#define TB_CALL_ROOTS                                                                                    \
+    TB_HIDDEN double tb_sqrt_call_f64(double x) __attribute__((simd("notinbranch"), const));             \
+    TB_FN double tb_sqrt_f64(double x) { return tb_sqrt_call_f64(x); }                                   \
+    TB_HIDDEN tb_lanes8_f64 tb_sqrt_8_f64(tb_lanes8_f64 x) __asm__("_ZGVeN8v_tb_sqrt_call_f64");         \
+    TB_HIDDEN tb_lanes8_f64 tb_sqrt_8_f64(tb_lanes8_f64 x) {                                             \
+        tb_lanes8_f64 y = __builtin_ia32_rsqrt14pd512_mask(x, x, -1);                                    \
+        const tb_u8 large = __builtin_ia32_cmppd512_mask(x, (tb_lanes8_f64){} + 0x1p-900, 13, -1, 4);    \
+        const tb_u8 near = __builtin_ia32_cmppd512_mask(x, (tb_lanes8_f64){} + TB_INF_F64, 1, large, 4); \
+        for (int i = 0; i < 8; i++)                                                                      \
+            ((double *)&y)[i] = tb_root_near_f64(((double *)&x)[i], ((double *)&y)[i]);                  \
+        if (__builtin_expect(near != 255, 0)) return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4);         \
+        return y;                                                                                        \
+    }                                                                                                    \
+    TB_HIDDEN double tb_sqrt_one_f64(double x) __asm__("tb_sqrt_call_f64");                              \
+    TB_HIDDEN double tb_sqrt_one_f64(double x) { return tb_root_f64(x); }                                \
+    TB_HIDDEN tb_lanes4_f64 tb_sqrt_4_f64(tb_lanes4_f64 x) __asm__("_ZGVdN4v_tb_sqrt_call_f64");         \
+    TB_HIDDEN tb_lanes4_f64 tb_sqrt_4_f64(tb_lanes4_f64 x) { return __builtin_ia32_sqrtpd256(x); }       \
+    TB_HIDDEN tb_lanes2_f64 tb_sqrt_2_f64(tb_lanes2_f64 x) __asm__("_ZGVbN2v_tb_sqrt_call_f64");         \
+    TB_HIDDEN tb_lanes2_f64 tb_sqrt_2_f64(tb_lanes2_f64 x) { return __builtin_ia32_sqrtpd(x); }
+#endif
 
 #else
 #define TB_PAIR_CALLS_f32(name, T, limit) TB_PAIR_EITHER(name, f32, T, limit)

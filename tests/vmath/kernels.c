@@ -31,6 +31,9 @@ extern "C" {
     LOOP2(name##_f64, double, double, tb_##name##_f64)
 #include "functions.h"
 
+#ifdef TB_CALLS_ROOTS
+LOOP2(root_near_f64, double, double, tb_root_near_f64)
+#endif
 UNARY(sign, )
 BINARY(max, )
 BINARY(min, )
