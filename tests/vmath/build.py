@@ -28,9 +28,12 @@ def function_names() -> list[str]:
 
 
 def compile_shared(target: Path, source: Path, command: Sequence[str], flags: Sequence[str] = ()) -> Path:
-    """Compile `source` into the shared object `target`."""
+    """Compile `source` into the shared object `target`; zig's compiler has names of its own for kinds of processors."""
+    given = [*command, *flags]
+    if "ziglang" in command:
+        given = [f"-mcpu={flag[7:].replace('-', '_')}" if flag.startswith("-march=") else flag for flag in given]
     include = f"-I{kernel_dir() / 'c'}"
-    _run([*command, "-fPIC", "-shared", *flags, include, str(source), "-o", str(target), "-lm", "-lpthread"])
+    _run([*given, "-fPIC", "-shared", include, str(source), "-o", str(target), "-lm", "-lpthread"])
     return target
 
 

@@ -41,8 +41,7 @@ def clang_command(absent: Callable[[str, str], None]) -> list[str]:
         absent("clang", "there is neither clang on PATH nor the ziglang package")
     if program is not None:
         return [program, *PORTABLE]
-    zig = [sys.executable, "-m", "ziglang", "cc", "-fno-sanitize=undefined"]
-    return [*zig, *(flag.replace("-march=x86-64-v3", "-mcpu=x86_64_v3") for flag in PORTABLE)]
+    return [sys.executable, "-m", "ziglang", "cc", "-fno-sanitize=undefined", *PORTABLE]
 
 
 @pytest.fixture(scope="module", params=BUILDS)
