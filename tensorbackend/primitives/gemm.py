@@ -256,7 +256,8 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     if panel == 1:
         block_k = _few_steps(x, split_k) if x.plain_a else DOT_K
     alone = block_k >= split_k or (facts.quick_sums > 0 and splits == 1 and way.pack_b)  # then in phases of block_k
-    own_a = pack_a and alone and x.m * x.k > NEAR  # less is near for everybody, and segments are longer
+    # Less is near for everybody, and segments are longer; what a task keeps of its rows is of one segment.
+    own_a = pack_a and alone and splits == 1 and x.m * x.k > NEAR
     phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1

@@ -469,6 +469,28 @@ def test_every_way_to_block_a_product_is_sound(monkeypatch, copying, facts) -> N
             assert_sound(x, gemm._blocking(x, way, facts), facts)
 
 
+@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers", "quick tiles"])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+def test_blockings_of_dense_operands_are_sound(facts, turned) -> None:
+    """Of lengths as layers have them, few of some and many of others."""
+    lengths = 16, 35, 64, 256, 1000, 4096, 9216
+    for m, n, k in itertools.product(lengths, repeat=3):
+        a, b = (1, m) if turned[0] else (k, 1), (1, k) if turned[1] else (n, 1)
+        x = gemm.Matrices(m, n, k, 1, a, b, (n, 1))
+        assert_sound(x, gemm.choose(x, facts), facts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("turned", [(1, 0), (0, 1), (1, 1), (0, 0)])
+def test_few_samples_go_back_through_a_long_layer(jit, dtype, turned) -> None:
+    """Segments of k, of operands of which one is copied and one is not."""
+    for m, n, k in ((256, 32, 4096), (32, 256, 4096), (40, 200, 3000), (130, 24, 5000)):
+        a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
+        with using(matrix_unit=False):
+            got = jit.evaluate(jit.dot(laid(jit, a, turned[0]), laid(jit, b, turned[1]))).get()
+        assert_product(got, a, b, np.dtype(dtype))
+
+
 def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None:
     steps = by.round_, by.splits, by.split_k, by.phase_k, by.block_k, by.task_rows, by.task_columns
     assert 0 in (x.m, x.n, x.k) or min(steps) > 0
