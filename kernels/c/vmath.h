@@ -112,7 +112,6 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { double x; __builtin_memcpy(&x, &u, 8);
 #define TB_P20(T, x, a, ...) TB_FMA_##T(TB_P19(T, x, __VA_ARGS__), x, a)
 #define TB_P21(T, x, a, ...) TB_FMA_##T(TB_P20(T, x, __VA_ARGS__), x, a)
 #define TB_P22(T, x, a, ...) TB_FMA_##T(TB_P21(T, x, __VA_ARGS__), x, a)
-#define TB_P23(T, x, a, ...) TB_FMA_##T(TB_P22(T, x, __VA_ARGS__), x, a)
 
 // TB_Q<n>(F32 or F64, x, x * x, c0, c1, ..., cn): the same by four coefficients at a time, in hardly more operations and a
 // chain of a third the length: of long polynomials a processor sees too few numbers at once to fill the whole chain.
@@ -132,11 +131,8 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { double x; __builtin_memcpy(&x, &u, 8);
 #define TB_Q13(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q9(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
 #define TB_Q14(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q10(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
 #define TB_Q15(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q11(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
-#define TB_Q16(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q12(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
 #define TB_Q17(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q13(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
-#define TB_Q18(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q14(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
 #define TB_Q19(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q15(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
-#define TB_Q20(T, x, s, a, b, c, d, ...) TB_FMA_##T(TB_Q16(T, x, s, __VA_ARGS__), (s) * (s), TB_Q3(T, x, s, a, b, c, d))
 
 // a with the sign bit of b put on it; a must not be negative
 #define tb_put_sign_f32(a, b) tb_from_bits_f32(tb_bits_f32(a) | (tb_bits_f32(b) & TB_SIGN_F32))
