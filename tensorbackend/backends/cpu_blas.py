@@ -18,8 +18,9 @@ from tensorbackend.graph.plan import Primitive, Ref
 
 __all__ = ["prepare"]
 
-STRIPE, MOST_STRIPES = 512, 16
-"""Rows or columns of a stripe at least, for each of which the library copies the other operand; stripes at most."""
+STRIPE, LEAST, MOST_STRIPES = 512, 128, 16
+"""Rows or columns of a stripe, for each of which the library copies the other operand, and of a half of what is shorter
+than two, so that two threads have one each; stripes at most. What the clock chose counts for any number of threads."""
 
 
 def prepare(step: Primitive, cost: int) -> tuple[str, jit.Prepared] | None:
@@ -43,7 +44,8 @@ def prepare(step: Primitive, cost: int) -> tuple[str, jit.Prepared] | None:
         return None
     others = [*step.beside, step.target]
     runtime, compiled = native.runtime(), _library(found.wide)
-    stripe = max(STRIPE, -(-max(m, n) // MOST_STRIPES))
+    longest = max(m, n)
+    stripe = max(-(-longest // MOST_STRIPES), min(STRIPE, max(LEAST, -(-longest // 2))))
     functions = (found.products[out.dtype.name], found.set_threads, found.get_threads)
     size = [
         *map(_address, functions), m, n, k, left[0], right[0], left[1], right[1], line, int(m >= n), stripe,

@@ -214,3 +214,10 @@ def test_a_forked_child_multiplies(be: Backend) -> None:
         out[:] = be.dot(x, x)
         os._exit(0 if np.array_equal(out.get(), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_short_products_have_a_stripe_for_each_of_two_threads(be: Backend) -> None:
+    """What is chosen where one thread runs is kept for more: a single stripe of 256 took twice as long for two."""
+    for m, n, stripe in ((256, 256, 128), (512, 100, 256), (100, 130, 128), (1024, 1024, 512), (16000, 10, 1000)):
+        (step,) = be.explain(be.dot(be.zeros((m, 40)), be.zeros((40, n)))).steps
+        assert f"stripes of {stripe}\n" in step.source + "\n", step.source[:100]
