@@ -23,7 +23,7 @@ from tensorbackend.functions import shapes
 from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
-from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, named, output_size
+from tensorbackend.functions.images import each, expect_images, image_axes, named, output_size
 from tensorbackend.functions.losses import check_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.primitives.pool import PoolLayer, pool_geometry
@@ -68,21 +68,17 @@ class _Windows:
             self.by_maps = 4 if small and min(self.stride) > 1 else 1
         self._layers: dict[tuple, Any] = {}
 
-    def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The engine's parameters for images of a shape."""
-        key = (op, shape, dtype, backend.check_caffe_compat())
+    def layer(self, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The engine's parameters for images of a shape; the sizes are the function's, not those of a backend."""
+        key = (op, shape, dtype)
         layer = self._layers.get(key)
         if layer is None:
             n, c, *image = shape
-            sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
+            ones, nones = (1,) * (4 - len(image)), (0,) * (4 - len(image))
+            rows = ((*ones, *self.ksize), (*nones, *self.pads), (*ones, *self.stride))
             try:
-                layer = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
-                if layer.MPQ[3 - len(image) :] != self.sizes:  # the backend's are Caffe's
-                    ones, nones = (1,) * (4 - len(image)), (0,) * (4 - len(image))
-                    rows = ((*ones, *self.ksize), (*nones, *self.pads), (*ones, *self.stride))
-                    geometry = pool_geometry("pool_layer", op, [n, c, *ones[1:], *image], *map(list, rows))
-                    layer = PoolLayer(dtype, op, geometry)
-                self._layers[key] = layer
+                geometry = pool_geometry("pool_layer", op, [n, c, *ones[1:], *image], *map(list, rows))
+                layer = self._layers[key] = PoolLayer(dtype, op, geometry)
             except (ShapeError, DTypeError) as error:
                 raise named(error, "pool_layer", self.name) from None
         return layer
@@ -193,7 +189,7 @@ class _Pooling(OnImages):
         return (c, *self._windows.sizes, n)
 
     def _layer(self, backend: Any, op: str, dtype: Any) -> Any:
-        return self._windows.layer(backend, op, self._seen(), dtype)
+        return self._windows.layer(op, self._seen(), dtype)
 
 
 class _Max(_Pooling):
