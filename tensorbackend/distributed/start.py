@@ -27,8 +27,8 @@ def init(backend: Backend | str | None = "cpu", *, timeout: float | None = None,
     where it is, and all end.
 
     An exception that nobody catches ends all processes, after its traceback. Raises `BackendError` when processes were
-    started together but mpi4py (or, on GPUs, NCCL) is missing, with the pip command, and `ValueError` for a `timeout`
-    that TB_DISTRIBUTED_TIMEOUT would not take.
+    started together but mpi4py, its MPI or, on GPUs, NCCL is missing, with the pip command, and `ValueError` for a
+    `timeout` that TB_DISTRIBUTED_TIMEOUT would not take.
     """
     timeout = config.distributed_timeout if timeout is None else checked("distributed_timeout", timeout)
     if processes() == 1:
@@ -51,10 +51,11 @@ def _world() -> Any:
     """All processes, as mpi4py sees them."""
     try:
         from mpi4py import MPI
-    except ImportError as error:
-        raise BackendError(
-            complain("processes that talk", f"{processes()} of them, and no mpi4py ({error})", "mpi4py and an MPI",
-                     "pip install 'tensorbackend[mpi]'")) from error  # fmt: skip
+    except (ImportError, RuntimeError) as error:  # the latter where mpi4py, which has no MPI of its own, finds none
+        missing = "no mpi4py" if isinstance(error, ImportError) else "no MPI for mpi4py"
+        given = f"{processes()} of them, and {missing} ({str(error).partition(chr(10))[0]})"
+        hint = "pip install 'tensorbackend[mpi]'"
+        raise BackendError(complain("processes that talk", given, "mpi4py and an MPI", hint)) from error
     return MPI.COMM_WORLD
 
 

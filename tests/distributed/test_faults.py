@@ -198,6 +198,19 @@ def test_a_launch_without_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPat
         distributed.init("cpu")
 
 
+def test_a_launch_with_mpi4py_and_no_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """mpi4py's wheels look for an MPI when they are imported, and raise RuntimeError where there is none."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("")
+    (tmp_path / "mpi4py/MPI.py").write_text(r'raise RuntimeError("cannot load MPI library\nlibmpi.so: no such file")')
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mpi4py"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(BackendError, match=r"no MPI for mpi4py \(cannot load MPI library\)\n.*\n.*pip install"):
+        distributed.init("cpu")
+
+
 @pytest.mark.parametrize(
     ("rest", "words"),
     [(["-n", "2", "nowhere.py"], "no file nowhere.py"),
