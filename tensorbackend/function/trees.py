@@ -219,13 +219,29 @@ class Rule:
         made = node.run(operands)
         return made[0] if node.form.single else made
 
+    def expect(self, operands: Sequence[Any], params: dict[str, Any]) -> None:
+        """Run the check, which sees operands but for numbers. What it refuses it looks at once more with numbers as
+        arrays without axes: then the names in its words are those of the operands."""
+        if self.check is None or not lookup("type_check"):
+            return
+        types = [None if isinstance(x, _NUMBERS) else (x.shape, x.dtype) for x in operands]
+        arrays_only = [t for t in types if t is not None]
+        try:
+            return self._expect(arrays_only, params)
+        except type_check.InvalidType as error:
+            refused = error
+        if len(arrays_only) < len(types):
+            self._expect([t or ((), arrays_only[0][1]) for t in types], params)
+        raise refused
+
+    def _expect(self, types: Sequence[tuple[tuple[int, ...], np.dtype]], params: dict[str, Any]) -> None:
+        type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
+
     def _traced(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """The result for trees, and a note of the call."""
         taken = [_tree_of(self.name, x) for x in operands]
         _only_family(self.name, [x for x in taken if isinstance(x, OpTreeNode)])
-        if self.check is not None and lookup("type_check"):
-            types = [(x.shape, x.dtype) for x in taken if isinstance(x, OpTreeNode)]
-            type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
+        self.expect(taken, params)
         draws = _trace.draws
         found = self.compute(*taken, **params)
         given = found if isinstance(found, tuple) else (found,)
@@ -570,14 +586,14 @@ class TreeFunction(FunctionNode):
         if found is None:
             found = table.remember(key, self._new_form(tensors, layouts, pattern))
         elif not found.checked and lookup("type_check"):
-            self._check(tensors)
+            self._check(tensors, pattern)
             found.checked = True
         self.form = found
         return found
 
     def _new_form(self, tensors: Sequence[Any], layouts: tuple[Any, ...], pattern: tuple[Any, ...]) -> _Form:
         self._refuse_params()
-        self._check(tensors)
+        self._check(tensors, pattern)
         made = _Form(self.rule, layouts, pattern, self.params)
         made.checked = bool(lookup("type_check"))
         return made
@@ -596,11 +612,10 @@ class TreeFunction(FunctionNode):
                 hint = "float(x) of an array with one element; tuples in place of lists"
                 raise TypeError(complain(f"{self.label}: {name}", given, "a number, a name or a tuple of them", hint))
 
-    def _check(self, tensors: Sequence[Any]) -> None:
+    def _check(self, tensors: Sequence[Any], pattern: tuple[Any, ...]) -> None:
         arrays.only_family(self.label, tensors)
-        if self.rule.check is not None and lookup("type_check"):
-            types = [(t.shape, t.dtype) for t in tensors]
-            type_check.checked(self.label, lambda t: self.rule.check(t, **self.params), types, self.rule.names)
+        if self.rule.check is not None:
+            self.rule.expect(_filled(pattern, tensors), self.params)
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
         inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept

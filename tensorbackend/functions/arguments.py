@@ -92,6 +92,9 @@ asked."""
 NAMELESS = ("Variable: ", "dtype: ")
 """How complaints begin that know the array and not whose it is."""
 
+ENGINE_WORDS = "a tensor or an op-tree"
+"""What complaints of the engine expect, where a function's argument was a number."""
+
 MOST_SHOWN = 200
 """Characters of what was given that a message shows."""
 
@@ -118,7 +121,9 @@ def explained(function: Callable[..., Any], module: str = "") -> Callable[..., A
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if (not is_complaint(error) or str(error).startswith(NAMELESS)) and ours(error):
+            text = str(error)
+            nameless = not is_complaint(error) or text.startswith(NAMELESS) or ENGINE_WORDS in text
+            if nameless and ours(error):
                 look_through(function.__name__, signature, args, kwargs)
             raise
 
