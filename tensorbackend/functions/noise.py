@@ -13,7 +13,7 @@ from tensorbackend.function.trees import Rule, Traced, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.products import check_linear, linear
-from tensorbackend.functions.shapes import cast
+from tensorbackend.functions.shapes import broadcast, cast
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 
@@ -92,8 +92,11 @@ _GUMBEL = Rule("gumbel_softmax", _gumbel_softmax, None, _check, ("log_pi",))
 
 def gaussian(mean: Array, ln_var: Array) -> Variable:
     """Normal random numbers of the means and of the variances exp(ln_var), differentiable in both (Kingma and Welling
-    2014); the means when not training."""
-    return _GAUSSIAN(mean, ln_var) if lookup("train") else as_variable(mean)
+    2014); the means when not training, in the same shape."""
+    if lookup("train"):
+        return _GAUSSIAN(mean, ln_var)
+    mean, ln_var = as_variable(mean), as_variable(ln_var)
+    return mean if mean.shape == ln_var.shape else broadcast(mean, ln_var)[0]
 
 
 def gumbel_softmax(log_pi: Array, tau: float = 0.1, axis: int = 1) -> Variable:

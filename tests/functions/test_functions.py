@@ -855,6 +855,8 @@ def test_each_element_of_a_broadcast_has_its_own_draw(array, host, shapes) -> No
     assert len(np.unique(host(F.gaussian(a, b)))) == 100
     kept = host(F.zoneout(a, b))
     assert (kept[:, :1] != kept).any() and (kept[0] != kept[1]).any()
+    with tb.using_config("train", False):  # without draws the shape is the same
+        assert F.gaussian(a, b).shape == F.zoneout(a, b).shape == (2, 50)
 
 
 def test_dropped_weights_take_what_linear_takes(array, host) -> None:
