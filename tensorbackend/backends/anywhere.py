@@ -16,6 +16,7 @@ from tensorbackend import settings
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.locks import Lock
+from tensorbackend.backends.random_numbers import when_seeded
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.tensor import Tensor
@@ -145,12 +146,15 @@ def _own_seed(seed: int | None) -> int | None:
     return None if seed is None else (seed + 0x9E3779B9) % 2**32
 
 
-def _seed_host(made: Backend) -> None:
-    if _host is not None and made.rng_seed is not None:
-        _host.gen_rng(_own_seed(made.rng_seed))
+def _seed_host(seeded: Backend) -> None:
+    if _host is None or seeded.rng_seed is None:
+        return
+    if registry.has_backend() and registry.current_backend() is seeded:
+        _host.gen_rng(_own_seed(seeded.rng_seed))
 
 
 registry.when_made(_seed_host)
+when_seeded(_seed_host)
 
 
 def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:

@@ -19,7 +19,14 @@ from tensorbackend.graph.ranges import check
 from tensorbackend.graph.structure import StructureTable
 from tensorbackend.graph.tensor import Tensor, as_shape
 
-__all__ = ["RandomNumbers", "drawn"]
+__all__ = ["RandomNumbers", "drawn", "when_seeded"]
+
+_listeners: list[Callable[[Any], None]] = []
+
+
+def when_seeded(listener: Callable[[Any], None]) -> None:
+    """Call `listener` with each backend whose generators are seeded anew."""
+    _listeners.append(listener)
 
 
 class RandomNumbers:
@@ -35,7 +42,9 @@ class RandomNumbers:
     _flush: Callable[[], None]
 
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
-        """Seed the host generator `rng` and the counter-based generator of tensors; returns `rng`.
+        """Seed the host generator `rng` and the counter-based generator of tensors; returns `rng`. From a seed of the
+        global backend that of NumPy arrays follows, so that links that are made before `to_device` get their weights
+        again.
 
         Raises `ValueError` for a seed outside 0 to 2^32 - 1.
         """
@@ -49,6 +58,8 @@ class RandomNumbers:
         self._key = int.from_bytes(os.urandom(8), "little") if seed is None else _spread_seed(int(seed))
         self._draws = 0
         self.init_rng_state = self.rng_get_state()
+        for listener in _listeners:
+            listener(self)
         return self.rng
 
     def rng_get_state(self) -> tuple:

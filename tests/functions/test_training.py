@@ -1190,3 +1190,16 @@ def test_parameters_follow_from_the_seed_of_the_global_backend() -> None:
         made.append(L.Linear(4, 4).W.array)
     tb.cleanup_backend()
     assert (made[0] == made[2]).all() and (made[0] != made[1]).any()
+
+
+def test_parameters_follow_from_a_new_seed_of_the_global_backend() -> None:
+    """As two runs in one process, each begun by a seed, are compared."""
+    be, other = tb.gen_backend("cpu", rng_seed=3), tb.Backend.allocate_backend("cpu")
+    made = []
+    for seed, again in ((3, be.gen_rng), (4, be.gen_rng), (3, be.xp.random.seed), (4, other.gen_rng)):
+        again(seed)
+        made.append(L.Linear(4, 4).W.array)
+    tb.cleanup_backend()
+    other.cleanup_backend()
+    assert (made[0] == made[2]).all() and (made[0] != made[1]).any()
+    assert (made[3] != made[1]).any()  # another backend's seed is its own
