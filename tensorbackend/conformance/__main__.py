@@ -13,5 +13,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"the conformance suite needs pytest and hypothesis ({error}): pip install pytest hypothesis")
 
 PLUGIN = "tensorbackend.conformance.plugin"
+QUIET = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # hypothesis, which the plugin imports
 
-sys.exit(pytest.main(["-p", PLUGIN, "--import-mode=importlib", "--pyargs", "tensorbackend.conformance", *sys.argv[1:]]))
+options = ["-p", PLUGIN, "-W", QUIET, "--import-mode=importlib", "--pyargs", "tensorbackend.conformance"]
+sys.exit(pytest.main([*options, *sys.argv[1:]]))
