@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -14,13 +15,10 @@ _OBJECTS = np.dtype(object)
 
 
 class _Owner:
-    __slots__ = ("_arguments", "_free")
+    """What calls the object in its slot when it ends. A finalizer that is written in Python could meet an interrupt,
+    which is then lost, and the memory with it; where `free` is native, nothing of this is Python."""
 
-    def __init__(self, free: Callable[..., object], arguments: tuple[int, ...]) -> None:
-        self._free, self._arguments = free, arguments
-
-    def __del__(self) -> None:
-        self._free(*self._arguments)
+    __slots__ = ("__del__",)
 
 
 def owner(free: Callable[..., object], *arguments: int) -> np.ndarray:
@@ -31,5 +29,6 @@ def owner(free: Callable[..., object], *arguments: int) -> np.ndarray:
     it in use, and ends with the array.
     """
     hidden = np.empty(1, _OBJECTS)
-    hidden[0] = _Owner(free, arguments)
+    hidden[0] = held = _Owner()
+    held.__del__ = functools.partial(free, *arguments)
     return hidden

@@ -129,7 +129,8 @@ class Runtime:
         self._run_list_locked = ctypes.PYFUNCTYPE(None)(address("tb_run_list"))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._alloc = ctypes.CFUNCTYPE(pointer, number)(address("tb_alloc"))
-        self._free = ctypes.CFUNCTYPE(None, pointer, number)(address("tb_free"))
+        # Gives back a block of `alloc`, `free(address, nbytes)`, with the same `nbytes`; see `memory.owner`.
+        self.free = ctypes.CFUNCTYPE(None, pointer, number)(address("tb_free"))
         self._stats = ctypes.CFUNCTYPE(None, pointer)(address("tb_alloc_stats"))
         self._trim = ctypes.CFUNCTYPE(None)(address("tb_alloc_trim"))
         self._set_limit = ctypes.CFUNCTYPE(None, number)(address("tb_alloc_set_limit"))
@@ -201,10 +202,6 @@ class Runtime:
                 f"free some tensors or use a smaller batch"
             )
         return address
-
-    def free(self, address: int, nbytes: int) -> None:
-        """Give back a block of `alloc`, with the same `nbytes`."""
-        self._free(address, nbytes)
 
     def stats(self) -> MemoryStats:
         """What is in use and kept, in bytes (rounded up to block sizes)."""

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import random
+import signal
 import threading
 
 import pytest
 
+from tensorbackend import testing
 from tensorbackend.backends import compiler, native
 
 KIB = 1 << 10
@@ -57,6 +60,39 @@ def test_blocks_are_aligned_and_as_large_as_asked(memory):
     for value, (address, size) in enumerate(blocks):
         assert size == 0 or first_and_last(address, size) == (value, value)
         memory.free(address, size)
+
+
+class Ending:
+    """Calls what is in its slot when it ends, without any Python."""
+
+    __slots__ = ("__del__",)
+
+
+@pytest.mark.parametrize("kind", ["jit", "jit-python"])
+def test_an_interrupt_as_a_tensor_ends_is_not_lost(memory, kind):
+    """As a finalizer in Python would lose it: ctrl-C while a kernel ran, of which temporaries end in native code."""
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(number, frame):
+        raise Interrupt
+
+    backend = testing.make_backend(kind, rng_seed=0)
+    before = memory.stats().in_use
+    before_handler = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        ending = Ending()
+        ending.__del__ = functools.partial(getattr(ctypes.PyDLL(None), "raise"), signal.SIGUSR1)
+        held = [backend.empty((1000, 1000)), ending]  # the last ends first
+        del ending
+        assert memory.stats().in_use > before
+        with pytest.raises(Interrupt):
+            held.clear()
+    finally:
+        signal.signal(signal.SIGUSR1, before_handler)
+    assert memory.stats().in_use == before
+    backend.cleanup_backend()
 
 
 def test_blocks_do_not_overlap(memory):
