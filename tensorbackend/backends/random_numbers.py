@@ -130,14 +130,16 @@ class RandomNumbers:
 
         A node is drawn anew by each statement that runs it.
         """
-        return finished(source(ops.OPS["rand"], self.structures, self._asked(shape)), out)
+        return self._source("rand", out, shape)
 
     def randn(self, out: Tensor | None = None, shape: Any = None) -> Any:
         """Standard normal random numbers; as `rand`."""
-        return finished(source(ops.OPS["randn"], self.structures, self._asked(shape)), out)
+        return self._source("randn", out, shape)
 
-    def _asked(self, shape: Any) -> tuple | None:
-        return None if shape is None else as_shape(shape, 0)
+    def _source(self, op: str, out: Tensor | None, shape: Any) -> Any:
+        if out is not None:
+            check_target(f"{op}: out", out, "shape=(2, 3)")  # NumPy's functions take lengths here
+        return finished(source(ops.OPS[op], self.structures, None if shape is None else as_shape(shape, 0)), out)
 
     def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
         """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""

@@ -75,10 +75,10 @@ def finished(node: Any, out: Any) -> Any:
     return out._assign(node)
 
 
-def check_target(what: str, target: Any) -> None:
+def check_target(what: str, target: Any, hint: str = "") -> None:
     """Raise `TypeError` for something that nothing can be assigned to."""
     if not hasattr(target, "_assign"):
-        raise TypeError(complain(what, type(target).__name__, "a tensor"))
+        raise TypeError(complain(what, type(target).__name__, "a tensor", hint))
 
 
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

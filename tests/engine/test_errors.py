@@ -159,6 +159,8 @@ refused("array before tensor", lambda b: np.ones(4) + b.t, ShapeError, "(4,)", "
 refused("0-D of nothing", lambda b: b.be.max(b.be.zeros((0, 3))), ShapeError, "(0, 3)", "length > 0")
 refused("argmin of nothing", lambda b: b.be.argmin(b.be.zeros((3, 0)), axis=1), ShapeError, "(3, 0)")
 refused("flexible", lambda b: b.be.evaluate(b.be.rand()), ShapeError, "rand", "combine it with a tensor")
+refused("lengths of random numbers", lambda b: b.be.rand((2, 3)), TypeError, "rand: out", "tuple", "shape=(2, 3)")
+refused("lengths of normal numbers", lambda b: b.be.randn(2, 3), TypeError, "randn: out", "int", "shape=(2, 3)")
 refused("flexible reduction", lambda b: b.be.sum(b.be.rand()), ShapeError, "sum", "not known")
 refused("flexible transpose", lambda b: b.be.rand().T, ShapeError, "ndim", "not known")
 refused("flexible ndim", lambda b: (b.be.rand() + 1).ndim, ShapeError, "ndim", "not known")
