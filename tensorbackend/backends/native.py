@@ -215,6 +215,8 @@ class Runtime:
 
     def set_memory_limit(self, nbytes: int) -> None:
         """Keep at most `nbytes` bytes of freed blocks for reuse (default: a quarter of the machine's memory)."""
+        if nbytes < 0:
+            raise ValueError(f"set_memory_limit: expected 0 bytes or more, given {nbytes}")
         self._set_limit(nbytes)
 
     def reset_peak(self) -> None:

@@ -205,6 +205,11 @@ def test_kept_memory_is_bounded_and_the_oldest_goes_first(memory):
         memory.set_memory_limit(1 << 30)
 
 
+def test_a_bound_below_zero_is_refused(memory):
+    with pytest.raises(ValueError, match="expected 0 bytes or more, given -1"):
+        memory.set_memory_limit(-1)
+
+
 @pytest.mark.parametrize("size", [-1, 1 << 46, 1 << 60], ids=str)
 def test_impossible_sizes_raise_memory_error(memory, size):
     with pytest.raises(MemoryError, match=rf"cannot allocate {size} bytes"):
