@@ -182,7 +182,7 @@ class Backend(
         enable_winograd: bool | int = True,
         scratch_size: int = 0,
     ) -> None:
-        self.default_dtype = self._default_type(default_dtype)
+        self._default_dtype = self._default_type(default_dtype)
         if compat_mode not in (None, "caffe"):
             raise ValueError(complain("compat_mode", repr(compat_mode), "None or 'caffe'"))
         check_min_dims(min_dims)
@@ -216,6 +216,16 @@ class Backend(
         self._events: tuple[Any, Any] | None = None
         self._recorder: Recorder | None = None
         self._user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel] = {}
+
+    @property
+    def default_dtype(self) -> np.dtype:
+        """The element type of new tensors: one for a backend's life, since trees and kernels that are kept know it."""
+        return self._default_dtype
+
+    @default_dtype.setter
+    def default_dtype(self, asked: Any) -> None:
+        given, hint = f"{asked} for {self._default_dtype}", "gen_backend(datatype=...), or dtype= for a tensor"
+        raise AttributeError(complain("default_dtype: set on a backend", given, "that which it was made with", hint))
 
     def _default_type(self, asked: Any) -> np.dtype:
         """The element type of new tensors. Raises `ValueError` for what this backend does not compute by default."""

@@ -60,7 +60,7 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     _events: tuple[Any, Any] | None
     _recorder: Recorder | None
     _user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel]
-    default_dtype: Any
+    _default_dtype: Any
     enable_winograd: Any
     scratch_size: Any
     _most_scratch: Any
@@ -87,6 +87,10 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     tensor_cls: ClassVar[type[Tensor]]
     def __init_subclass__(cls, **keywords: Any) -> None: ...
     def __init__(self, rng_seed: int | None=None, default_dtype: Any=np.float32, hist_bins: int=64, hist_offset: int=-48, compat_mode: str | None=None, num_devices: int | None=None, stochastic_round: bool | int | None=None, device_id: int | None=None, deterministic: bool | None=None, min_dims: int=2, bench: bool=False, enable_winograd: bool | int=True, scratch_size: int=0) -> None: ...
+    @property
+    def default_dtype(self) -> np.dtype: ...
+    @default_dtype.setter
+    def default_dtype(self, asked: Any) -> None: ...
     def _default_type(self, asked: Any) -> np.dtype: ...
     @staticmethod
     def backend_choices() -> list[str]: ...

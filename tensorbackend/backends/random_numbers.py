@@ -142,20 +142,24 @@ class RandomNumbers:
         return finished(source(ops.OPS[op], self.structures, None if shape is None else as_shape(shape, 0)), out)
 
     def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
-        """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""
+        """Fill with normal random numbers of a mean and standard deviation; returns the tensor.
+
+        Raises `ValueError` for a deviation below 0, `TypeError` for what is no number.
+        """
         check_target("fill_normal: ary", ary)
-        check("fill_normal", "a number", mean=mean, stdv=stdv)
+        check("fill_normal", "a number", mean=mean)
+        check("fill_normal", "0 or more", stdv=stdv)
         return ary._assign(self.randn(shape=ary.shape) * stdv + mean)
 
     def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> Tensor:
-        """Fill with 1 at probability `keepthresh`, else 0; returns the tensor."""
+        """Fill with 1 at probability `keepthresh`, else 0; returns the tensor. Raises `ValueError` beyond 0 to 1."""
         check_target("make_binary_mask: out", out)
-        check("make_binary_mask", "a number", keepthresh=keepthresh)
+        check("make_binary_mask", "0 to 1", keepthresh=keepthresh)
         return out._assign(self.rand(shape=out.shape) < keepthresh)
 
     def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
-        """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
-        check("dropout", "a number", keep=keep)
+        """1 at probability `keep`, else 0; not rescaled. A node, or `out`. Raises `ValueError` beyond 0 to 1."""
+        check("dropout", "0 to 1", keep=keep)
         return finished(self.rand() <= keep, out)
 
 

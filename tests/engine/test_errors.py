@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -330,6 +331,11 @@ refused("operands of an op", lambda b: tensorbackend.OpTreeNode.build("add", b.t
 refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None), TypeError, "'tan2'")
 refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
 refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
+refused("new default type", lambda b: setattr(b.be, "default_dtype", "float64"), AttributeError, "float64", "datatype")
+for _far in (1.5, -0.1, math.nan):
+    refused(f"keep {_far}", lambda b, x=_far: b.be.dropout(x), ValueError, "dropout: keep", str(_far), "0 to 1")
+    refused(f"mask at {_far}", lambda b, x=_far: b.be.make_binary_mask(b.t, x), ValueError, "keepthresh", "0 to 1")
+refused("stdv -1", lambda b: b.be.fill_normal(b.t, 0, -1), ValueError, "fill_normal: stdv", "-1", "0 or more")
 refused("min_dims", lambda b: Backend.allocate_backend("cpu", min_dims=3), ValueError, "3", "0, 1 or 2")
 refused("min_dims of a float", lambda b: Backend.allocate_backend("cpu", min_dims=2.0), ValueError, "2.0", "0, 1 or 2")
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
