@@ -33,7 +33,7 @@ def test_repeated_statements_leave_no_references(be) -> None:
 def test_repeated_draws_leave_no_references(be) -> None:
     def statements(x, w, o, number) -> None:
         o[:] = x * be.rand() + number
-        be.make_binary_mask(w, number)
+        w[:] = be.rand(shape=w.shape) < number
 
     assert_no_references_left(be, statements, 20_000)
 
