@@ -17,6 +17,7 @@ import numpy as np
 from tensorbackend.errors import complain, is_complaint, ours
 from tensorbackend.function.arrays import is_array
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph.optree import OPERAND
 from tensorbackend.graph.symbol import known
 
 __all__ = ["Array", "Axis", "Sizes", "Variables", "explained", "look_through"]
@@ -92,9 +93,6 @@ asked."""
 NAMELESS = ("Variable: ", "dtype: ")
 """How complaints begin that know the array and not whose it is."""
 
-ENGINE_WORDS = "a tensor or an op-tree"
-"""What complaints of the engine expect, where a function's argument was a number."""
-
 MOST_SHOWN = 200
 """Characters of what was given that a message shows."""
 
@@ -122,7 +120,7 @@ def explained(function: Callable[..., Any], module: str = "") -> Callable[..., A
             return function(*args, **kwargs)
         except Exception as error:
             text = str(error)
-            nameless = not is_complaint(error) or text.startswith(NAMELESS) or ENGINE_WORDS in text
+            nameless = not is_complaint(error) or text.startswith(NAMELESS) or OPERAND in text
             if nameless and ours(error):
                 look_through(function.__name__, signature, args, kwargs)
             raise

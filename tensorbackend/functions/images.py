@@ -60,7 +60,7 @@ def named(error: Exception, engine: str, name: str) -> Exception:
 
 
 def by_axis(image: Sequence[int], window: Sequence[int], **each_axis: Sequence[Any]) -> dict[str, Any]:
-    """What `conv_layer` and `pool_layer` call sizes of images of one to three axes: `D`, `H`, `W` of the image, `T`,
+    """What `conv_layer` calls sizes of images of one to three axes: `D`, `H`, `W` of the image, `T`,
     `R`, `S` of the window, and what else there is for each axis, as `str_d`, `str_h`, `str_w`."""
     first = 3 - len(image)
     sizes = dict(zip("DHW"[first:], image)) | dict(zip("TRS"[first:], window))

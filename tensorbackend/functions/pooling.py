@@ -74,10 +74,10 @@ class _Windows:
         layer = self._layers.get(key)
         if layer is None:
             n, c, *image = shape
-            ones, nones = (1,) * (4 - len(image)), (0,) * (4 - len(image))
-            rows = ((*ones, *self.ksize), (*nones, *self.pads), (*ones, *self.stride))
+            ones, nones = [1] * (4 - len(image)), [0] * (4 - len(image))
+            sizes, window = [n, c, *ones[1:], *image], [*ones, *self.ksize]
             try:
-                geometry = pool_geometry("pool_layer", op, [n, c, *ones[1:], *image], *map(list, rows))
+                geometry = pool_geometry("pool_layer", op, sizes, window, [*nones, *self.pads], [*ones, *self.stride])
                 layer = self._layers[key] = PoolLayer(dtype, op, geometry)
             except (ShapeError, DTypeError) as error:
                 raise named(error, "pool_layer", self.name) from None
@@ -188,7 +188,7 @@ class _Pooling(OnImages):
         n, c, *_ = self._seen()
         return (c, *self._windows.sizes, n)
 
-    def _layer(self, backend: Any, op: str, dtype: Any) -> Any:
+    def _layer(self, op: str, dtype: Any) -> Any:
         return self._windows.layer(op, self._seen(), dtype)
 
 
@@ -200,7 +200,7 @@ class _Max(_Pooling):
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
         self.argmax = arrays.fresh(backend, self._pooled(), np.dtype(np.int32))
-        backend.fprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
+        backend.fprop_pool(self._layer("max", x.dtype), x, out, self.argmax)
 
     def places(self, host: bool) -> Any:
         """The maxima's places in their windows, NumPy's if `host`."""
@@ -218,7 +218,7 @@ class _MaxGradient(_Pooling):
         return self._images()
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
-        backend.bprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
+        backend.bprop_pool(self._layer("max", x.dtype), x, out, self.argmax)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The numbers at the places of the maxima."""
@@ -256,7 +256,7 @@ class _Average(_Pooling):
         return self._pooled()
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
-        backend.fprop_pool(self._layer(backend, "avg", x.dtype), x, out)
+        backend.fprop_pool(self._layer("avg", x.dtype), x, out)
         if self._windows.padded:
             out[:] = self._weighed(out)
 
@@ -284,7 +284,7 @@ class _AverageGradient(_Average):
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
         if self._windows.padded:
             x = arrays.evaluated(self._weighed(x), x.dtype)
-        backend.bprop_pool(self._layer(backend, "avg", x.dtype), x, out)
+        backend.bprop_pool(self._layer("avg", x.dtype), x, out)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The pooling itself."""

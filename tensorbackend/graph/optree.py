@@ -23,9 +23,12 @@ from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, as
 from tensorbackend.graph.symbol import known
 
 __all__ = [
-    "OpTreeNode", "Operators", "apply", "check_target", "expect_tree", "finished", "nodes_of", "operand", "source",
+    "OPERAND", "OpTreeNode", "Operators", "apply", "check_target", "expect_tree", "finished", "nodes_of", "operand",
+    "source",
 ]  # fmt: skip
 
+OPERAND = "a tensor or an op-tree"
+"""What refusals of other operands expect."""
 _NUMBERS = (bool, int, float, np.generic)
 _POW = ops.OPS["pow"]
 _new = object.__new__
@@ -46,7 +49,7 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
                 break
         else:
             given = ", ".join(type(x).__name__ for x in operands)
-            raise TypeError(complain(f"{op.name}: no tensor among the operands", given, "a tensor or an op-tree"))
+            raise TypeError(complain(f"{op.name}: no tensor among the operands", given, OPERAND))
     found = table.get((op, *params, *structures))
     if found is None:
         node = _build(op, operands, params, table)
@@ -181,7 +184,7 @@ def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any)
 def expect_tree(name: str, x: Any) -> None:
     """Raise `TypeError` for what is no tensor and no op-tree."""
     if not isinstance(x, Operators):
-        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree", "be.array(...)"))
+        raise TypeError(complain(name, type(x).__name__, OPERAND, "be.array(...)"))
 
 
 def _understood(op: ops.Op, other: Any, node: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.graph.structure import Structure, StructureTable
 
-__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'expect_tree', 'finished', 'nodes_of', 'operand', 'source']
+__all__ = ['OPERAND', 'OpTreeNode', 'Operators', 'apply', 'check_target', 'expect_tree', 'finished', 'nodes_of', 'operand', 'source']
 
 def apply(op: ops.Op, *operands: Any, params: tuple=(), table: StructureTable | None=None) -> OpTreeNode: ...
 
