@@ -342,13 +342,15 @@ class _GradientRule:
 
 class _Form:
     """What is known of a rule for operands of certain layouts: the template of its trees, how outputs are made
-    (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients. `checked`: types were looked at
-    when it was made."""
+    (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients. The first `optional` inputs are
+    left out where no tree reads them: `taken` are the numbers of the others. `checked`: types were looked at when it
+    was made."""
 
     checked = True
 
-    def __init__(self, rule: Any, layouts: tuple[Any, ...], pattern: tuple[Any, ...], params: dict[str, Any]) -> None:
-        self.rule, self.layouts, self.pattern, self.params = rule, layouts, pattern, params
+    def __init__(self, rule: Any, layouts: tuple[Any, ...], pattern: tuple[Any, ...], params: dict[str, Any],
+                 optional: int = 0) -> None:  # fmt: skip
+        self.rule, self.params = rule, params
         self.backend = layouts[0].table.backend
         tensors = [placeholder(s, i) for i, s in enumerate(layouts)]
         with _drawing_from(0):  # a function that is traced may call others, on arrays that are no arguments
@@ -357,7 +359,10 @@ class _Form:
         self.single = not isinstance(found, tuple)
         made = [gathered(y) for y in ((found,) if self.single else found)]
         flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [_kept_axes(y)])]
-        self.template = Template(flat, tensors)
+        self.template = Template(flat, tensors, optional)
+        self.taken = self.template.taken
+        self.layouts = tuple(layouts[i] for i in self.taken) if optional else layouts
+        self.pattern = (None,) * len(self.taken) if optional else pattern
         self._place_outputs(made)
         self._gradients: dict[tuple, _GradientRule] = {}
         self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -404,18 +409,19 @@ class _Form:
     def kept(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which inputs and outputs backward needs, by number: those that the trees of all gradients read."""
         if self._kept is None:
+            count = len(self.layouts)
             floats = tuple(i for i, s in enumerate(self.layouts) if dtypes.is_float(s.dtype))
             results = tuple(i for i, s in enumerate(self.results) if s is not None)
             there = tuple(s is not None for s in self.results)
-            every = (tuple(range(len(self.layouts))), results)
-            operands = (*self.layouts, *(self.results[i] for i in results), *(self.results[i] for i in results))
-            gradient = _GradientRule(self.rule, self, floats, there, every)
-            uses = _Form(gradient, operands, (None,) * len(operands), {}).template.uses
-            first = len(self.layouts)
-            self._kept = (
-                tuple(i for i in every[0] if i in uses),
-                tuple(i for k, i in enumerate(results) if first + k in uses),
-            )
+            outputs = [self.results[i] for i in results]
+            every = (tuple(range(count)), results)
+            form = _Form(_GradientRule(self.rule, self, floats, there, every), (*self.layouts, *outputs, *outputs),
+                         (None,) * (count + 2 * len(results)), {}, count + len(results))  # fmt: skip
+            taken = form.taken[: len(form.taken) - len(results)]
+            self._kept = (tuple(i for i in taken if i < count), tuple(results[i - count] for i in taken if i >= count))
+            # Where all gradients are asked for, of outputs' gradients that lie as the outputs do, it is this form.
+            form.rule = self.gradient(floats, there)
+            form.backend.structures.remember(_key(form.rule, (), (), form.layouts), form)
         return self._kept
 
     def gradient(self, targets: tuple[int, ...], there: tuple[bool, ...]) -> _GradientRule:
@@ -466,6 +472,11 @@ def _kept_axes(y: Any) -> Any:
         if isinstance(x, OpTreeNode) and x.structure.op.kind in (ops.REDUCTION, ops.ELEMENTWISE) and x.size == y.size:
             return x
     return y
+
+
+def _key(rule: Any, params: tuple, numbers: tuple, layouts: tuple[Any, ...]) -> tuple:
+    """What a form is remembered by."""
+    return ("tree", rule, params, numbers, layouts)
 
 
 def _has_hash(x: Any) -> bool:
@@ -577,7 +588,7 @@ class TreeFunction(FunctionNode):
                 return self.form
             numbers = tuple([None if x is None else exact(x) for x in pattern])
         params = tuple([(name, exact(x)) for name, x in self.params.items()]) if self.params else ()
-        key = ("tree", self.rule, params, numbers, layouts)
+        key = _key(self.rule, params, numbers, layouts)
         try:
             found = table.get(key)
         except TypeError:  # a parameter without a hash

@@ -45,56 +45,51 @@ def opaque(tensor: Tensor) -> OpTreeNode:
 class Template:
     """The trees of `roots`, made of `operands`: placeholders and numbers.
 
-    `uses` are the operands' numbers that the trees read, `draws` how many random nodes there are.
+    The first `optional` operands are left out where no tree reads them: `taken` are the numbers of those that `make`
+    takes. `draws` is how many random nodes there are.
     """
 
-    def __init__(self, roots: Sequence[Any], operands: Sequence[Any]) -> None:
-        self._operands = {id(x): i for i, x in enumerate(operands) if isinstance(x, Tensor)}
-        self._keep: list[Any] = [*operands, *roots]
-        self._numbers: dict[int, int] = {}
-        self._count = len(operands)
+    def __init__(self, roots: Sequence[Any], operands: Sequence[Any], optional: int = 0) -> None:
         self._sources: list[OpTreeNode] = []
-        self.uses: set[int] = set()
         self.views: list[tuple[int, Structure, int]] = []
         self.constants: list[Any] = []
         self.nodes: list[tuple[Structure, tuple[int, ...], int]] = []
         simple: dict[int, Any] = {}
         flat = [None if root is None else _simplified(root, simple) for root in roots]
-        self._keep.append(simple)
-        self._note_leaves(flat)
+        leaves = _leaves(flat)
+        self._numbers: dict[int, int] = {}
+        self.taken = self._note_operands(leaves, operands, optional)
+        self._count = len(self.taken)
+        self._note_leaves(leaves)
         self.roots = tuple(None if root is None else self._note_tree(root) for root in flat)
         self.structures = tuple(getattr(root, "structure", None) for root in flat)
         self.draws = len(self._sources)
+        del self._numbers, self._sources  # by what is gone from here on
         table = self.nodes[0][0].table if self.nodes else None
         native = table is not None and all(len(inputs) <= table.most_operands for _, inputs, _ in self.nodes)
         self._grow = table.grow if native else None
         self._look = self.views[0][1].table.look if self.views else None
         self._looks = tuple((at, s, struct.pack("3q", offset, *s.extent)) for at, s, offset in self.views)
 
-    def _note_leaves(self, roots: list[Any]) -> None:
-        """Number the leaves: operands first, then views of them, then constants."""
-        found: dict[int, Any] = {}
-        for root in roots:
-            every = nodes_of(root) if isinstance(root, OpTreeNode) else []
-            leaves = [x for node in every for x in node.inputs] if every else [] if root is None else [root]
-            found.update((id(x), x) for x in leaves if not isinstance(x, OpTreeNode))
-        self._keep.append(found)
-        constants = []
-        for x in found.values():
+    def _note_operands(self, leaves: list[Any], operands: Sequence[Any], optional: int) -> tuple[int, ...]:
+        """Number the operands; the result says which ones."""
+        read = {id(_root(x)) for x in leaves} if optional else ()
+        taken = tuple(i for i, x in enumerate(operands) if i >= optional or id(x) in read)
+        self._numbers.update((id(operands[i]), n) for n, i in enumerate(taken) if isinstance(operands[i], Tensor))
+        return taken
+
+    def _note_leaves(self, leaves: list[Any]) -> None:
+        """Number the leaves that are no operands: first views of them, then constants."""
+        for x in leaves:
             base = _root(x)
-            number = self._operands.get(id(base))
+            number = self._numbers.get(id(base))
             if number is None:
-                constants.append(x)
-                continue
-            self.uses.add(number)
-            if base is x:
-                self._numbers[id(x)] = number
-            else:
-                self._numbers[id(x)] = self._next()
+                self.constants.append(x)
+            elif base is not x:
                 self.views.append((number, x.structure, x.address - base.address))
-        for x in constants:
+                self._numbers[id(x)] = self._next()
+        for x in self.constants:
             self._numbers[id(x)] = self._next()
-            self.constants.append(x)
 
     def _next(self) -> int:
         self._count += 1
@@ -114,7 +109,7 @@ class Template:
         return self._numbers[id(root)]
 
     def make(self, operands: Sequence[Any], draws: list[int]) -> list[Any]:
-        """The trees' values by number, of tensors as the placeholders were; `roots` says which are the roots."""
+        """The trees' values by number, of tensors as the placeholders `taken` were; `roots` are the roots' numbers."""
         values = list(operands)
         if self._look is None or not self._look(values, self._looks):
             del values[len(operands) :]
@@ -133,6 +128,16 @@ class Template:
                 node.draw = draws[source]
             values.append(node)
         return values
+
+
+def _leaves(roots: Sequence[Any]) -> list[Any]:
+    """The distinct leaves of trees."""
+    found: dict[int, Any] = {}
+    for root in roots:
+        every = nodes_of(root) if isinstance(root, OpTreeNode) else []
+        leaves = [x for node in every for x in node.inputs] if every else [] if root is None else [root]
+        found.update((id(x), x) for x in leaves if not isinstance(x, OpTreeNode))
+    return list(found.values())
 
 
 def _root(x: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend.function import arrays, type_check
+from tensorbackend.function.trees import Rule
 from tensorbackend.graph import indexing, parts
 
 X = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
@@ -32,6 +33,23 @@ def test_known_layouts_are_not_checked_again(name, array, monkeypatch) -> None:
     monkeypatch.setattr(type_check, "checked", lambda *args: pytest.fail("checked again"))
     for a, b in zip(first, JOINED[name](x, y)) if isinstance(first, tuple) else [(first, JOINED[name](x, y))]:
         assert (arrays.to_cpu(a.array) == arrays.to_cpu(b.array)).all()
+
+
+def test_gradients_of_a_layout_are_made_once(array) -> None:
+    """What backward keeps was found by making the gradients' trees, which were made again to be run."""
+    made = []
+
+    def gradient(g, y, x, z, w):
+        made.append(x.shape)
+        return g * z, g * x, g * 2
+
+    rule = Rule("product", lambda x, z, w: x * z + w * 2, gradient)
+    for at, shape in enumerate([(3, 4), (2, 5), (3, 4)]):
+        operands = [tb.Variable(array(np.full(shape, at + k, np.float32))) for k in (1, 2, 3)]
+        found = tb.grad([rule(*operands)], operands, [tb.Variable(array(np.full(shape, 3)))])
+        for g, wanted in zip(found, (at + 2, at + 1, 2)):
+            assert (arrays.to_cpu(g.array) == np.full(shape, 3 * wanted)).all()
+    assert made == [(3, 4), (2, 5)]
 
 
 def test_gradients_of_parts_are_added_up_in_place(be, array) -> None:
