@@ -46,7 +46,7 @@ class Launch:
     `scalar`.
     """
 
-    __slots__ = ("_words", "address", "ptr", "run", "run_on", "scalar", "size", "stride")
+    __slots__ = ("_lengths", "_words", "address", "run", "run_on")
 
     def __init__(
         self,
@@ -60,20 +60,41 @@ class Launch:
         strides: Sequence[int],
         nscalars: int,
     ) -> None:
-        lengths = (nptr, len(sizes), len(strides), nscalars)
+        lengths = self._lengths = (nptr, len(sizes), len(strides), nscalars)
         blank = (0,) * (HEAD - 3 + nptr)
         words = (ctypes.c_int64 * (HEAD + sum(lengths)))(fn, tasks, cost, *blank, *sizes, *strides)
         self._words = words
         self.address = ctypes.addressof(words)
-        views = []
-        at = HEAD
+        at = self.address + 8 * HEAD
         for place, length in enumerate(lengths, start=3):
-            words[place] = self.address + 8 * at
-            views.append((ctypes.c_int64 * length).from_buffer(words, 8 * at))
-            at += length
-        self.ptr, self.size, self.stride, self.scalar = views
+            words[place] = at
+            at += 8 * length
         self.run = functools.partial(run, ctypes.byref(words))
         self.run_on = functools.partial(run_on, ctypes.byref(words), ctypes.c_int64(nptr))
+
+    def _part(self, number: int) -> ctypes.Array:
+        at = HEAD + sum(self._lengths[:number])
+        return (ctypes.c_int64 * self._lengths[number]).from_buffer(self._words, 8 * at)
+
+    @property
+    def ptr(self) -> ctypes.Array:
+        """The addresses that the kernel is given."""
+        return self._part(0)
+
+    @property
+    def size(self) -> ctypes.Array:
+        """The sizes of its loops."""
+        return self._part(1)
+
+    @property
+    def stride(self) -> ctypes.Array:
+        """The strides of its operands."""
+        return self._part(2)
+
+    @property
+    def scalar(self) -> ctypes.Array:
+        """The numbers that it is given."""
+        return self._part(3)
 
     @property
     def doubles(self) -> ctypes.Array:
