@@ -39,8 +39,25 @@ __all__ = [
 # Kernels keep IEEE results: no -ffast-math and no contraction. errno and trapping are given up because no kernel reads
 # them, and log, sqrt and floor do not vectorise otherwise.
 NUMERIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-# Sources written by hand are compiled once.
 FAST_FLAGS = ("-O3",)
+# Passes that take a third of the time of convolutions' files and give them nothing: they take loops apart that are as
+# they should be, and search them for what is the same elsewhere.
+_AS_WRITTEN_FLAGS = (
+    "-fno-split-loops",
+    "-fno-split-paths",
+    "-fno-loop-interchange",
+    "-fno-loop-unroll-and-jam",
+    "-fno-tree-loop-distribution",
+    "-fno-version-loops-for-strides",
+    "-fno-ipa-cp-clone",
+    "-fno-tree-pre",
+    "-fno-tree-vrp",
+    "-fno-thread-jumps",
+    "-fno-tree-tail-merge",
+    "-fno-gcse",
+    "-fno-rerun-cse-after-loop",
+    "-fno-cse-follow-jumps",
+)
 # Printed kernels, of which a program may need hundreds: the passes of -O2 and -O3 that make them faster, in a half to
 # 3/4 of the time of -O3, to code of the same speed. -fexpensive-optimizations also brings vzeroupper, without which the
 # code after a kernel is slow.
@@ -73,7 +90,7 @@ _QUICK_FLAGS = (
 _PLAIN_ENDS = ("--param", "vect-epilogues-nomask=0")
 # What a source is compiled for. "lanes": partial results of a row stay in registers once the loops over them are
 # unrolled. "narrow": loops over fewer elements than two vectors have. "products": -O3 would unroll tiles that are
-# unrolled by hand.
+# unrolled by hand. "convolutions": they are as they should be.
 AIMS = {
     "gcc": {
         "speed": (*FAST_FLAGS, *_PLAIN_ENDS),
@@ -82,6 +99,7 @@ AIMS = {
         "narrow": _QUICK_FLAGS,
         "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size", *_PLAIN_ENDS),
         "products": ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", *_PLAIN_ENDS),
+        "convolutions": (*FAST_FLAGS, *_AS_WRITTEN_FLAGS, *_PLAIN_ENDS),
     },
 }
 # No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
