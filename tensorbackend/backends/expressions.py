@@ -35,7 +35,7 @@ class Expressions:
     def mean(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
-        """The sum over `axis` (None: all; of integers in 64 bits, which may wrap) divided by the count; NaN of nothing.
+        """The sum over `axis` (None: all) divided by the count, of integers too whatever their sum is; NaN of nothing.
         `partial` is not used."""
         return finished(composite.mean(self._operand("mean", a), axis, keepdims), out)
 

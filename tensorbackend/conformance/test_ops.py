@@ -473,6 +473,22 @@ def test_deviations_of_integers_whose_sum_is_beyond_their_type(backend: Backend,
             testing.assert_close(backend.evaluate(getattr(backend, name)(x, axis)).get(), wanted, 1e-4)
 
 
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_means_of_integers_whose_sum_is_beyond_their_type(backend: Backend, dtype: str, keepdims: bool) -> None:
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    rows = [[most] * 4, [least] * 4, [most, most, most, least], [2**40, 3, 0, 1], [0, 1, 0, 0], [2**62] * 4]
+    if least:
+        rows += [[-1, 0, 0, 0], [2**40, -(2**40) + 3, 0, 0], [-(2**62), -(2**62) - 1, -(2**62), 0]]
+    host = np.array(rows, dtype)
+    x = backend.array(host, dtype=dtype)
+    for axis in (1, 0, None):
+        node = backend.mean(x, axis, keepdims=keepdims)
+        assert node.dtype == np.float32
+        wanted = host.mean(axis, dtype=np.longdouble, keepdims=keepdims)
+        testing.assert_close(backend.evaluate(node).get(), wanted.astype(np.float64).reshape(node.shape), 3e-7)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32"])
 def test_norms_of_the_least_integer(backend: Backend, dtype: str) -> None:
     """Its type has no opposite of it."""

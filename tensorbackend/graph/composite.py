@@ -201,7 +201,19 @@ def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The sum over the axes divided by their count; NaN of nothing."""
     total = _over("mean", "sum", a, axis, keepdims)
     count = _count(a, axis)
+    if a.dtype in (np.int64, np.uint64):
+        result = _wide_mean(a, axis, count)
+        return result if keepdims else drop_axes(result, axis)
     return total if count == 1 and dtypes.is_float(total.dtype) else total / float(count)
+
+
+def _wide_mean(a: Any, axis: Any, count: int) -> Any:
+    """The mean of integers of 64 bits, whose sum may need more: of the sums of their halves."""
+    low = _do("sum", a & 0xFFFFFFFF, axis)
+    high = _do("sum", a >> 32, axis) + (low >> 32)
+    low = low & 0xFFFFFFFF
+    beyond = high * (2.0**32 / (count or 1)) + low / float(count)
+    return _do("where", abs(high) < 2**30, ((high << 32) + low) / float(count), beyond)
 
 
 def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
