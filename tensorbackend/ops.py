@@ -21,8 +21,8 @@ from tensorbackend import numerics
 from tensorbackend.errors import complain
 
 __all__ = [
-    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "check_places", "elementwise",
-    "out_of_range", "primitive", "reductions", "sources",
+    "ELEMENTWISE", "MIXED", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "check_places",
+    "elementwise", "out_of_range", "primitive", "reductions", "sources",
 ]  # fmt: skip
 
 ELEMENTWISE, REDUCTION, SOURCE = "elementwise", "reduction", "source"
@@ -559,6 +559,16 @@ POWERS: dict[float, Op] = {
     ]
 }  # fmt: skip
 """Powers by numbers that need no logarithm: by others they take ten times as long. Bounds add up what is rounded."""
+_AS_UNSIGNED = "((tb_u64){x} %s (tb_u64){y})"
+MIXED: dict[str, Op] = {
+    name: replace(OPS[name], dtype="mixed", code=code.format(_AS_UNSIGNED % OPS[name].symbol, x="{x}", y="{y}"))
+    for name, code in {
+        "eq": "({x} >= 0) & ({y} >= 0) & {}", "ne": "({x} < 0) | ({y} < 0) | {}",
+        "lt": "({y} >= 0) & (({x} < 0) | {})", "le": "({y} >= 0) & (({x} < 0) | {})",
+        "gt": "({x} >= 0) & (({y} < 0) | {})", "ge": "({x} >= 0) & (({y} < 0) | {})",
+    }.items()
+}  # fmt: skip
+"""Comparisons of uint64 with signed integers as they are: their common type, float64, would round them."""
 HALF_SOURCES: dict[tuple[str, str], Op] = {
     (name, dtype): replace(OPS[name], dtype=dtype, methods=())
     for name in ("rand", "randn") for dtype in ("float16", "bfloat16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from operator import attrgetter
 from typing import Any
 
@@ -161,6 +162,24 @@ def test_comparisons_with_numbers_beyond_an_integer_type_have_an_answer(backend:
                 assert backend.evaluate(getattr(x, compare)(number)).get().tolist() == expected, (dtype, name)
                 assert backend.evaluate(getattr(backend, name)(x, number)).get().tolist() == expected, (dtype, name)
                 assert backend.evaluate(getattr(backend, name)(number, x)).get().tolist() == mirrored, (dtype, name)
+
+
+@pytest.mark.parametrize("signed", ["int8", "int64"])
+def test_uint64_beside_signed_integers_compares_exactly(backend: Backend, signed: str) -> None:
+    """float64, their common type, has no place for all of them."""
+    near = [0, 3, 2**53, 2**53 + 1, 2**63 - 1]
+    values = np.array([-128, -1, 0, 3, 127] if signed == "int8" else [*near, -1, -(2**63)], signed)
+    others = np.array([*near, 2**63, 2**64 - 1], np.uint64)
+    x = backend.array(values.reshape(-1, 1), dtype=signed)
+    y = backend.array(others.reshape(1, -1), dtype="uint64")
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        op, compare = ops.OPS[name], getattr(operator, name)
+        wanted = np.array([[compare(int(a), int(b)) for b in others] for a in values])
+        mirrored = np.array([[compare(int(b), int(a)) for b in others] for a in values])
+        assert (backend.evaluate(apply(op, x, y)).get() == wanted).all(), name
+        assert (backend.evaluate(apply(op, y, x)).get() == mirrored).all(), name
+        assert (backend.evaluate(apply(op, x, others[3])).get() == wanted[:, 3:4]).all(), name
+        check(backend, apply(op, x, y))
 
 
 @pytest.mark.parametrize("op", BITS, ids=attrgetter("name"))

@@ -279,6 +279,8 @@ def _operand_types(s: Structure) -> list[np.dtype | None]:
     """The type in which each operand is read; None: as it is."""
     if s.op.name == "where":
         return [None, dtypes.compute(s.operands), dtypes.compute(s.operands)]
+    if s.op.dtype == "mixed":
+        return [x.dtype for x in s.inputs]
     if s.op.name == "sround":
         return [s.dtype, np.dtype(np.uint32), np.dtype(np.uint32)]
     return [dtypes.compute(s.operands)] * len(s.inputs)

@@ -173,6 +173,7 @@ class StructureTable(dict):
 
     def derive(self, key: tuple, op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> Structure:
         """The structure of an op on operands: the one place where shapes and types are inferred and refused."""
+        op = _as_they_are(op, inputs)
         dtype, operands = _infer_dtype(op, inputs, self.default_dtype)
         shape, params = (op.shape or _SHAPE_RULES.get(op.name) or _KIND_RULES[op.kind])(op, inputs, params)
         found = Structure(self, op, inputs, shape, dtype)
@@ -181,6 +182,13 @@ class StructureTable(dict):
         found.ruled = any(s.ruled for s in ranked)
         found.min_dims = min((s.min_dims for s in ranked if s.ruled), default=found.min_dims)
         return self.remember(key, found)
+
+
+def _as_they_are(op: ops.Op, inputs: tuple[Structure, ...]) -> ops.Op:
+    """The op; a comparison of uint64 with signed integers as the one that does not read them as float64."""
+    types = [s.dtype for s in inputs]
+    is_mixed = np.uint64 in types and any(t is not None and t.kind == "i" for t in types)
+    return ops.MIXED.get(op.name, op) if is_mixed else op
 
 
 def _infer_dtype(op: ops.Op, inputs: tuple[Structure, ...], default: np.dtype) -> tuple[np.dtype, np.dtype]:
@@ -238,6 +246,7 @@ _DTYPE_RULES: dict[str, Callable[..., tuple[np.dtype, np.dtype]]] = {
     "whole": lambda op, common, default, inputs: (common, common),
     "choice": lambda op, common, default, inputs: (common, common),
     "truth": lambda op, common, default, inputs: (dtypes.BOOL, common),
+    "mixed": lambda op, common, default, inputs: (dtypes.BOOL, common),
     "index": lambda op, common, default, inputs: (np.dtype(np.int64), common),
     "default": lambda op, common, default, inputs: (default, default),
     "float16": lambda op, common, default, inputs: (dtypes.FLOATS[0], dtypes.FLOATS[0]),

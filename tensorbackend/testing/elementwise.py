@@ -26,7 +26,7 @@ def elementwise(
     errors = np.broadcast_arrays(*[a.error for a in args])
     exact = np.logical_and.reduce([e == 0 for e in errors])
     values = [a.value for a in args]
-    if op.dtype == "truth":
+    if op.dtype in ("truth", "mixed"):
         return _form(op)(*values), doubt(op.name, args)
     if not is_float(read):
         return _whole(op.name, values, read), np.where(exact, 0, np.inf)

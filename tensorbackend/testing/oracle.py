@@ -37,7 +37,9 @@ def result_type(op: ops.Op, operands: list[Any], default: np.dtype) -> tuple[np.
         common = np.dtype(np.uint64 if common.kind == "u" else np.int64)
     if op.dtype == "first":
         common = operands[0]
-    fixed = {"truth": np.dtype(bool), "index": np.dtype(np.int64)}
+    if op.dtype == "mixed":  # uint64 beside signed integers: they compare as they are
+        common = WIDE
+    fixed = {"truth": np.dtype(bool), "mixed": np.dtype(bool), "index": np.dtype(np.int64)}
     return fixed.get(op.dtype, common), common
 
 
