@@ -20,7 +20,7 @@ from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, as_axis, unknown_shape
-from tensorbackend.graph.symbol import known
+from tensorbackend.graph.symbol import is_symbol, known
 
 __all__ = [
     "OPERAND", "OpTreeNode", "Operators", "apply", "check_target", "expect_tree", "finished", "nodes_of", "operand",
@@ -96,6 +96,8 @@ def _within_range(node: OpTreeNode) -> OpTreeNode:
         return node
     limits, (a, b), name = np.iinfo(dtype), node.inputs, node.structure.op.name
     x, number, name = (a, b, name) if b.__class__ is int else (b, a, _MIRRORED[name])
+    if is_symbol(number) and dtype.itemsize < 8:  # it may be anything in other calls of the program
+        return apply(ops.OPS[name], apply(ops.OPS["add"], x, np.int64(0)), number)
     if limits.min <= known(number) <= limits.max:
         return node
     is_below = number < limits.min  # refused if the number may come within the range in another call of a program
