@@ -211,7 +211,8 @@ class Pooling:
 
         max: each error goes to the pixel that `argmax` names; avg: error over count to each cell inside the image; l2:
         error x / y to each cell, 0 where y = 0, with `X` and `Y` the input and output of `fprop_pool` (required).
-        Where windows overlap, what they send adds up. `repeat` and errors as `fprop_pool`.
+        Where windows overlap, what they send adds up. A pixel that no window holds gets 0 (l2: 0 times the pixel, NaN
+        for one that is not finite). `repeat` and errors as `fprop_pool`.
         """
         name, extra = "bprop_pool", []
         operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)
