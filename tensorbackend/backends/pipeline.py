@@ -25,7 +25,7 @@ FAIL = "printf '\\n.err\\n'"
 def pipeline(arguments: list[str], unit: Path, library: Path, environment: dict[str, str]) -> list[str] | None:
     """The command that makes `library` from `unit` as `arguments` (the driver's, up to the names of files) would.
 
-    None where the driver is a script, or starts anything else than one compiler, assembler and linker.
+    None where the driver is a script, or starts anything else than one compiler, assembler and linker that only links.
     """
     steps = _steps(tuple(arguments), environment.get("PATH", ""))
     if steps is None:
@@ -41,7 +41,7 @@ _UNIT, _OBJECT, _LIBRARY = "/unit.c", "/unit.o", "/library.so"
 @functools.lru_cache(maxsize=64)
 def _steps(arguments: tuple[str, ...], path: str) -> tuple[list[str], list[str], list[str]] | None:
     """The words of the three steps, with stand-ins for names of files."""
-    if not _is_program(arguments[0]):
+    if not _is_program(arguments[0]) or any(a.startswith("-flto") for a in arguments):  # the driver's linker compiles
         return None
     command = [*arguments, "-###", "-x", "c", _UNIT, "-o", _LIBRARY]
     try:

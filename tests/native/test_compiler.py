@@ -351,6 +351,16 @@ def test_cflags_are_added(cache, monkeypatch):
     assert call(compiler.compile_source("long answer(void) { return ANSWER; }\n")) == 42
 
 
+def test_optimization_at_link_time_keeps_functions(cache, monkeypatch):
+    """Then it is the linker that compiles."""
+    monkeypatch.setitem(config._values, "cflags", "-flto")
+    try:
+        library = compiler.compile_source(ANSWER % 42)
+    except CompileError as error:
+        pytest.skip(f"the compiler has no -flto: {error}")
+    assert call(library) == 42
+
+
 def test_kernels_round_each_operation(cache):
     # Contracted to a fused multiply-add, the result would be the rounding error of the product, not 0.
     source = "float probe(float a, float b, float c) { return a * b + c; }\n"
