@@ -257,8 +257,9 @@ class Optimizer:
             self._loss_scale, self._good_steps = min(self._loss_scale * 2, MOST_SCALE), 0
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`, `ValueError` for
-        counts below 0, a loss scale that is not above 0 and finite, and states of another method."""
+        """Save or load the counts and the state of all rules; methods of the same states go on from each other's, as
+        NesterovAG from MomentumSGD's. Raises `RuntimeError` before `setup`, `ValueError` for counts below 0, a loss
+        scale that is not above 0 and finite, and other states."""
         self._expect_target("serialize")
         t, epoch = int(serializer("t", self.t)), int(serializer("epoch", self.epoch))
         scale, steps = self._loss_scale, self._good_steps
