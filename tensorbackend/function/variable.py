@@ -395,6 +395,15 @@ class Variable:
         given = f"{type(self).__name__} {self.label}"
         raise TypeError(complain("a NumPy array of a variable", given, "an array", "v.array, or tb.to_cpu(v.array)"))
 
+    def __array_function__(self, function: Any, types: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """NumPy's functions that a variable's own methods answer, as np.transpose. Raises `TypeError` for others."""
+        try:
+            return function._implementation(*args, **kwargs)
+        except TypeError as error:
+            name = function.__name__
+            hint = f"F.{name}(v) where F has it, or np.{name}(v.array)"
+            raise TypeError(complain(f"np.{name} of a variable", self.label, "arrays", hint)) from error
+
     def _uncompared(self, other: Any) -> Any:
         raise NotImplementedError(complain("variables do not compare", "", "arrays", "compare v.array"))
 

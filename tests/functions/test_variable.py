@@ -577,6 +577,15 @@ def test_numpy_makes_no_array_of_a_variable(array) -> None:
             make(x)
 
 
+def test_numpys_functions_of_a_variable_say_what_to_call(array) -> None:
+    x = tb.Variable(array([[1.0, 2.0]]), name="x")
+    for call in (np.mean, np.sum, np.max, lambda v: np.stack([v, v]), lambda v: np.allclose(v, 1.0)):
+        with pytest.raises(TypeError, match=r"np\.\w+ of a variable\n.*x: \(1, 2\), .*\n.*\n.*F\.\w+\(v\).*v\.array"):
+            call(x)
+    assert np.shape(x) == (1, 2)
+    assert np.transpose(x).shape == (2, 1)
+
+
 def test_a_hook_of_one_node(array) -> None:
     x, timer = tb.Variable(array([1.0])), TimerHook()
     y = F.tanh(x)
