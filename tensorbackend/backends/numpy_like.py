@@ -62,11 +62,12 @@ def result(tree: Any, dtype: Any = None, out: Any = None) -> Any:
 
 
 def as_operand(x: Any, backend: Any) -> Any:
-    """An argument of an array function as an operand of trees. Raises `TypeError` for what is none."""
+    """An argument of an array function as an operand of trees; NumPy's scalars, too, change no type. Raises `TypeError`
+    for what is none."""
+    if isinstance(x, np.generic):  # float64 is a Python float as well
+        return x.item()
     if isinstance(x, (Operators, bool, int, float)):
         return x
-    if isinstance(x, np.generic):
-        return x.item()
     if isinstance(x, (np.ndarray, list, tuple)):
         values = indexing.as_array("array function", x)
         return backend.array(values, dtype=values.dtype, min_dims=0)

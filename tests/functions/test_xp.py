@@ -200,6 +200,16 @@ def test_lists_and_numbers_are_taken_for_arrays(xp) -> None:
     assert sorted(int(n) for n in xp.random.permutation([7, 8, 9])) == [7, 8, 9]
 
 
+@pytest.mark.parametrize("number", [np.float64(2), np.float32(2), np.int64(2), 2.0], ids=repr)
+def test_numpys_scalars_change_no_type(number, be, xp) -> None:
+    """Those of NumPy's arrays they do."""
+    for dtype in ("float16", "float32"):
+        x = xp.ones((2, 3), dtype=dtype)
+        made = [x * number, number - x, x**number, xp.multiply(x, number), xp.maximum(number, x)]
+        made.append(xp.where(x > 0, x, number))
+        assert {y.dtype for y in made} == {x.dtype if be is not None else np.result_type(x, number)}
+
+
 def test_a_diagonal_is_added_to(xp) -> None:
     a, places = xp.zeros((2, 3, 3)), xp.arange(3)
     a[:, places, places] += xp.array(A)
