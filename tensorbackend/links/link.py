@@ -343,8 +343,8 @@ class Link:
             return self.copy("copy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        hint = "serializers.save_npz(file, link); copy.deepcopy(link) copies"
-        raise TypeError(complain("pickle: a link's parameters belong to graphs and backends", repr(self), "", hint))
+        given, hint = f"<{type(self).__name__}>", "serializers.save_npz(file, link); copy.deepcopy(link) copies"
+        raise TypeError(complain("pickle: a link's parameters belong to graphs and backends", given, "", hint))
 
     def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
         """A `Sequential` of so many copies of the link."""
@@ -359,8 +359,13 @@ class Link:
             _set_persistent(self, name, serializer(name, getattr(self, name)))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}: {p.label}" for name, p in sorted(self._ready().items()))
-        return f"<{type(self).__name__} {shown}>" if shown else f"<{type(self).__name__}>"
+        shown = [p.label if p.name == name else f"{name}: {p.label}" for name, p in sorted(self._ready().items())]
+        head = f"<{type(self).__name__} {', '.join(shown)}".rstrip()
+        lines = [f"{name}: {inside}".replace("\n", "\n  ") for name, inside in self._shown_inside()]
+        return "\n  ".join([head, *lines]) + ">"
+
+    def _shown_inside(self) -> Iterable[tuple[str, str]]:
+        return ((name, repr(child)) for name, child in self._named_children())
 
 
 class _Copies:
@@ -630,6 +635,11 @@ class Sequential(ChainList):
         for layer in self._list:
             x = layer(*x) if isinstance(x, tuple) else layer(x)
         return x[0] if isinstance(x, tuple) and len(x) == 1 and not self._list else x
+
+    def _shown_inside(self) -> Iterable[tuple[str, str]]:
+        self._ready()
+        layers = enumerate(self.__dict__.get("_list", ()))
+        return ((str(i), repr(x) if isinstance(x, Link) else _type_name(x)) for i, x in layers)
 
     def pop(self, index: int = -1) -> Any:
         """Take a layer out, and return it."""

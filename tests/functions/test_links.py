@@ -483,3 +483,16 @@ def test_addgrads_refuses_another_type_before_anything_is_changed() -> None:
     with pytest.raises(DTypeError, match="addgrads: W"):
         mine.addgrads(other)
     assert all((p.grad == 1).all() for p in mine.params())
+
+
+def test_a_link_shows_what_is_inside() -> None:
+    layers = tb.Sequential(L.Linear(3, 4), F.relu, tb.ChainList(L.Linear(None, 2, nobias=True)))
+    assert repr(L.Classifier(layers)).splitlines() == [
+        "<Classifier",
+        "  predictor: <Sequential",
+        "    0: <Linear W: (4, 3), float32, b: (4,), float32>",
+        "    1: relu",
+        "    2: <ChainList",
+        "      0: <Linear W: uninitialized>>>>",
+    ]
+    assert repr(tb.Sequential()) == "<Sequential>"
