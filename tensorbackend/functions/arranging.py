@@ -141,19 +141,7 @@ def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
     return _DIAGONAL(x, offset=int(offset), axes=(axis1, axis2))
 
 
-def _diagonal(x: Any, offset: int, axes: tuple[int, int]) -> Any:
-    lead = [axis for axis in range(len(x.shape)) if axis not in axes]
-    turned = o.transpose(x, (*lead, *axes))
-    *before, rows, columns = turned.shape
-    offset = max(-rows, min(offset, columns))
-    first = max(-offset, 0)
-    length = max(min(rows - first, columns - max(offset, 0)), 0)
-    begin = first * columns + max(offset, 0)
-    part = slice(begin, begin + (length - 1) * (columns + 1) + 1, columns + 1) if length else slice(0)
-    return o.slice(o.reshape(turned, (*before, rows * columns)), (slice(None),) * len(before) + (part,))
-
-
-_DIAGONAL = Rule("diagonal", _diagonal, names=("x",))
+_DIAGONAL = Rule("diagonal", contraction.diagonal, names=("x",))
 
 
 def _check_select(in_types: Any) -> None:

@@ -14,7 +14,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.structure import one_axis
 
-__all__ = ["einsum", "tensordot"]
+__all__ = ["diagonal", "einsum", "tensordot"]
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -65,6 +65,20 @@ def einsum(expression: str, operands: Sequence[Any]) -> Any:
         later = set(output).union(*(more for more, _ in terms[number + 1 :]))
         labels, total = _multiplied(labels, total, others, x, later)
     return _arranged(labels, total, output)
+
+
+def diagonal(x: Any, offset: int, axes: tuple[int, int]) -> Any:
+    """The diagonal of two axes, as the last axis of the result: of a tensor a view, where the axes lie in order."""
+    lead = [axis for axis in range(len(x.shape)) if axis not in axes]
+    turned = composite.transpose(x, (*lead, *axes))
+    *before, rows, columns = turned.shape
+    offset = max(-rows, min(offset, columns))
+    first = max(-offset, 0)
+    length = max(min(rows - first, columns - max(offset, 0)), 0)
+    begin = first * columns + max(offset, 0)
+    part = slice(begin, begin + (length - 1) * (columns + 1) + 1, columns + 1) if length else slice(0)
+    flat = composite.reshape(turned, (*before, rows * columns))
+    return composite.slice(flat, (slice(None),) * len(before) + (part,))
 
 
 def _spelled(expression: str, operands: Sequence[Any]) -> str:
@@ -123,13 +137,8 @@ def _without_repeats(labels: str, x: Any) -> tuple[str, Any]:
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first, second = labels.index(label), labels.rindex(label)
-            table = x.structure.table
-            ones = [1] * len(x.shape)
-            rows, columns = list(ones), list(ones)
-            rows[first], columns[second] = x.shape[first], x.shape[second]
-            same = composite.positions(table, first, tuple(rows)) == composite.positions(table, second, tuple(columns))
-            x = composite.sum(composite.where(same, x, 0), second, False)
-            labels = labels[:second] + labels[second + 1 :]
+            x = diagonal(x, 0, (first, second))
+            labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + label
     return labels, x
 
 

@@ -19,6 +19,8 @@ from tensorbackend import dtypes, gradient_check, optimizers, testing
 from tensorbackend.errors import DTypeError, ShapeError
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
+from tensorbackend.graph import contraction
+from tensorbackend.graph.tensor import Tensor
 
 pytestmark = pytest.mark.rehearsed
 
@@ -749,6 +751,16 @@ def test_what_is_no_float_is_padded_in_its_type(array, host) -> None:
         np.testing.assert_array_equal(host(y), np.pad(np.array([1, 0], dtype), 1, constant_values=value), strict=True)
     words = F.pad_sequence([array([1, 2**24 + 1], np.int32), array([3], np.int32)], padding=-1)
     assert words.dtype == np.int32 and host(words).tolist() == [[1, 2**24 + 1], [3, -1]]
+
+
+def test_a_repeated_letter_of_einsum_reads_the_diagonal_alone() -> None:
+    """Not the matrix: of a tensor it is a view."""
+    be = testing.make_backend("jit-python", rng_seed=0)
+    x = be.array(np.arange(18.0).reshape(2, 3, 3), min_dims=0)
+    view = contraction.einsum("kii->ki", [x])
+    assert isinstance(view, Tensor)
+    assert view.get().tolist() == [[0, 4, 8], [9, 13, 17]]
+    be.cleanup_backend()
 
 
 @pytest.mark.parametrize(
