@@ -44,6 +44,14 @@ def _joined(*places: Any, lengths: tuple[int, ...]) -> Any:
 _JOINED = Rule("get_item", _joined)
 
 
+def _joined_on_host(places: list[np.ndarray], lengths: tuple[int, ...]) -> np.ndarray:
+    """As `_joined`, of places that have been looked at: one array goes to a device, not several."""
+    joined: Any = 0
+    for at, length in zip(places, lengths):
+        joined = joined * length + np.where(at < 0, length, 0) + at.astype(np.int64)
+    return np.asarray(joined)
+
+
 class _Lookup:
     """An index with arrays, for `x` of a shape: a part by slices, its axes in another order, and a look-up along one
     axis. Raises `IndexError` for what is no index of such an array."""
@@ -69,6 +77,8 @@ class _Lookup:
 
     def _joined(self, places: list[Any]) -> Any:
         """The places along the axis that is looked up, where x is."""
+        if all(isinstance(k, np.ndarray) for k in places) and len({k.shape for k in places} - {()}) <= 1:
+            places = [_joined_on_host(places, self.lengths)]
         found = [arrays.moved(arrays.plain(k), self._backend) for k in places]
         if len(found) == 1:
             return found[0]

@@ -161,3 +161,14 @@ def test_an_index_of_another_backend_is_refused(key, where) -> None:
         with pytest.raises(TypeError, match="scatter_add: an index of arrays of different kinds"):
             F.scatter_add(x, elsewhere, arrays.moved(np.ones((), np.float32), where))
     other.cleanup_backend()
+
+
+def test_places_of_several_axes_go_to_a_device_as_one_array(where, monkeypatch) -> None:
+    moved, found = [], arrays.moved
+    monkeypatch.setattr(arrays, "moved", lambda x, to: moved.append(x) or found(x, to))
+    x = found(X, where)
+    for key in ((A, slice(None), A), (A, np.array([1, 0, 3], np.int8), 2), (A, -1)):
+        moved.clear()
+        y = F.get_item(x, key)
+        assert len(moved) == 1
+        np.testing.assert_array_equal(arrays.to_cpu(y.array), X[key])
