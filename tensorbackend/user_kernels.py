@@ -33,11 +33,16 @@ KEYWORDS = frozenset(
     "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true "
     "false alignas alignof and asm catch class concept constexpr decltype delete explicit export friend mutable "
     "namespace new noexcept not nullptr operator or private protected public requires template this throw try typeid "
-    "typename using virtual xor threadIdx blockIdx blockDim gridDim warpSize".split()
+    "typename using virtual xor and_eq bitand bitor compl not_eq or_eq xor_eq const_cast dynamic_cast reinterpret_cast "
+    "static_cast co_await co_return co_yield consteval constinit threadIdx blockIdx blockDim gridDim warpSize".split()
 )
 """Words of C and CUDA C++, which no parameter may be called: a kernel's text is the same for every backend."""
-MACROS = frozenset({"INFINITY", "NAN", "size_t", "linux", "unix"})
-"""What headers and compilers define: no parameter may be called so, but a preamble may define them anew."""
+MACROS = frozenset(
+    "INFINITY NAN size_t ptrdiff_t wchar_t char8_t char16_t char32_t static_assert thread_local typeof linux "
+    "unix".split()
+)
+"""What headers and compilers define, C++ or a dialect of C itself: no parameter may be called so, but a preamble may
+define them anew."""
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _DEFINED = re.compile(r"^\s*#\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
