@@ -332,7 +332,7 @@ class ElementwiseKernel(_Kernel):
         walked.sort(key=lambda k: not parameters[k].written)
         names = [parameters[k].name for k in walked]
         strides = [_strides(values[k], shape) for k in walked]
-        if names_position(self.spec.body):
+        if names_position(self.spec, self.spec.body):
             names.append(POSITION)
             strides.append(indexing.contiguous_strides(shape))
         order = by_memory(shape, strides)
@@ -449,7 +449,7 @@ class ReductionKernel(_Kernel):
         walked = [k for k in tensors if not parameters[k].raw]
         names = [parameters[k].name for k in walked]
         strides = [_strides(values[k], shape) for k in walked]
-        if names_position(self.spec.map):
+        if names_position(self.spec, self.spec.map):
             names.append(POSITION)
             strides.append(indexing.contiguous_strides(shape))
         outer, inner = _spaces(shape, axes, [*strides, _output_strides(values[-1], shape, axes)])

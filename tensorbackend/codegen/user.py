@@ -73,9 +73,13 @@ POSITION = "tb_position"
 """The name under which the number of an element in C order is walked, as if it were an array's offset."""
 
 
-def names_position(text: str) -> bool:
-    """Whether a text asks for the number of the element."""
-    return re.search(r"\bi\b", text) is not None
+def names_position(spec: Elementwise | Reduction, text: str) -> bool:
+    """Whether a text of a kernel, or a macro that it may use, asks for the number of the element."""
+    macros = (*_MACRO.findall(spec.preamble), *(value for _, value in spec.macros))
+    return any(re.search(r"\bi\b", x) for x in (text, *macros))
+
+
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 
 
 def indexed_by_arrays(spec: Elementwise | Reduction) -> list[str]:

@@ -271,6 +271,14 @@ def test_options_are_macros(be) -> None:
             be.elementwise("float x", "float y", "y = x", "k", options=[wrong])
 
 
+@pytest.mark.parametrize("how", [{"preamble": "#define AT(k) \\\n (k * i)"}, {"preamble": "", "options": ["-DAT_I=i"]}])
+def test_macros_may_ask_for_the_number_of_the_element(be, how) -> None:
+    text = "AT(2)" if how["preamble"] else "2 * AT_I"
+    found = be.elementwise("T x", "T z", f"z = {text}", "at", **how)(numbers((2, 3)))
+    np.testing.assert_array_equal(found, [[0, 2, 4], [6, 8, 10]])
+    assert be.reduction("T x", "T z", text, "a + b", "z = a", "0", "at", **how)(numbers((2, 3))) == 30
+
+
 @pytest.mark.parametrize("name", ["I", "J", "y0", "j1", "main", "tb", "task", "size", "at", "v0", "stride"])
 def test_names_of_generated_code_are_free_for_users(be, name) -> None:
     found = be.elementwise(f"T {name}", "T z", f"T n = {name}; {{ int i = 3; z = n * i; }} // done", "names")
