@@ -82,9 +82,13 @@ class _Kernel(TextKernel):
         return found
 
     def _tensor(self, p: Parameter, x: Any) -> Tensor:
-        """A foreign array as a tensor: on its own memory where the backend can reach that, else a copy."""
+        """A foreign array as a tensor: on its own memory where the backend can reach that, else a copy. Raises
+        `ValueError` for a read-only output, `TypeError` for what is no array."""
         be = self.backend
         if isinstance(x, np.ndarray):
+            if p.written and not x.flags.writeable:  # what is written may be a copy, which tells nobody
+                expected = "one that may be written"
+                raise ValueError(complain(f"{self.name}: output {p.name}", "a read-only array", expected, "a copy"))
             seen = be._views_host and (x.dtype.isnative or p.written)
             return be.view(x, min_dims=0) if seen else be.array(x, dtype=x.dtype, min_dims=0)
         foreign = hasattr(x, "__dlpack__") or (be.device_type == 1 and hasattr(x, "__cuda_array_interface__"))

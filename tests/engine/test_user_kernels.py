@@ -493,6 +493,18 @@ def test_known_layouts_do_not_hide_what_may_not_be_written() -> None:
     made.cleanup_backend()
 
 
+def test_read_only_outputs_are_refused_before_anything_is_written(be) -> None:
+    x, first, second = numbers((3,)), np.zeros(3, np.float32), np.zeros(3, np.float32)
+    second.flags.writeable = False
+    with pytest.raises(ValueError, match="two: output q\n.*a read-only array"):
+        be.elementwise("T x", "T p, T q", "p = x; q = x", "two")(x, first, second)
+    assert not first.any()
+    with pytest.raises(ValueError, match="sqsum: output y\n.*a read-only array"):
+        be.reduction(*SQSUM)(x, axis=(), out=second)
+    with pytest.raises(ValueError, match="into: output y\n.*a read-only array"):
+        be.elementwise("float* y, const float* x", "y[i] = x[i]", "into")(second, x)
+
+
 def test_known_layouts_do_not_hide_where_no_element_may_lie() -> None:
     made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
     if not made.jit:
