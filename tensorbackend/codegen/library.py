@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 __all__ = ["Definitions"]
 
-_INCLUDE = re.compile(r'^#include "[^"]+"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "kernel\.h"\n', re.MULTILINE)
 _WORD = re.compile(r"\b(?:tbb?|TB)_\w+")
 _SYSTEM = re.compile(r"#(?:define|undef) (?!tbb?_|TB_)")
 _CALLED = re.compile(r'__asm__\("(?:_ZGV\w+?v+_)?(tb_\w+)"\)')
@@ -32,7 +32,7 @@ class Definitions:
                 self._variants.setdefault(self._names[called[1]], []).append(at)
 
     def expand(self, source: str) -> str:
-        """`source` with its includes replaced by the definitions that it needs, themselves complete."""
+        """`source` with its line for `kernel.h` replaced by the definitions that it needs, themselves complete."""
         body = _INCLUDE.sub("", source)
         wanted: set[int] = set()
         stack = [body]

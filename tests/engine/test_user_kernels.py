@@ -259,6 +259,15 @@ def test_characters_of_a_preamble_are_no_declarations(be) -> None:
     np.testing.assert_array_equal(found, [1, 0, 1])
 
 
+def test_a_preamble_may_include_a_file_of_the_users_own(be, tmp_path) -> None:
+    (tmp_path / "own.h").write_text("#define TWICE(x) (2 * (x))\nstatic float more(float x) { return x + 1; }\n")
+    before = f'#include "{tmp_path}/own.h"\n'
+    found = be.elementwise("float x", "float z", "z = TWICE(more(x))", "included", preamble=before)(numbers((3,)))
+    np.testing.assert_array_equal(found, 2 * (numbers((3,)) + 1))
+    with pytest.raises(CompileError, match="missing[.]h"):
+        be.elementwise("float x", "float z", "z = x", "k", preamble=before.replace("own", "missing"))(numbers((3,)))
+
+
 def test_options_are_macros(be) -> None:
     text = "static float more(float x) { return x + SIZE; }"
     options = ["-DSIZE=3", "-DON"]
