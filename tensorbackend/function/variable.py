@@ -205,7 +205,7 @@ class Variable:
         if source._data is None:
             return
         if self._data is None:
-            self.initialize(source.shape)
+            self._allocate(source.shape)
         if source.shape != self.shape:
             raise ShapeError(complain("copydata: another shape", str(source.shape), str(self.shape)))
         arrays.copy_into(self._data, source._data)
@@ -345,6 +345,10 @@ class Variable:
     def initialize(self, shape: tuple[int, ...]) -> None:
         """Make the array of a shape, where a subclass knows how; here `RuntimeError`."""
         raise RuntimeError(complain(f"{type(self).__name__}: no array", f"shape {shape}", "Variable(array)"))
+
+    def _allocate(self, shape: tuple[int, ...]) -> None:
+        """As `initialize`, for numbers that come from elsewhere."""
+        self.initialize(shape)
 
     def backward(
         self, retain_grad: bool = False, enable_double_backprop: bool = False, loss_scale: float | None = None

@@ -453,7 +453,7 @@ def _serialize_parameter(serializer: Any, name: str, p: Parameter) -> None:
         serializer.expect(name, None, p.dtype)
     found = serializer(name, None if p._data is None else p.array)
     if p._data is None and found is not None:
-        p.initialize(found.shape)
+        p._allocate(found.shape)
         arrays.copy_into(p._data, arrays.plain(found))
 
 

@@ -62,8 +62,13 @@ class Parameter(Variable):
     def initialize(self, shape: Any) -> None:
         """Make the array of a shape, and fill it. Raises `TypeError` for lengths that are no integers, `ShapeError` for
         negative ones."""
+        self._allocate(shape, self._initializer)
+
+    def _allocate(self, shape: Any, initializer: Any = None) -> None:
+        """Make the array, of zeros without an initializer: nothing is drawn for numbers that come from elsewhere."""
         data = arrays.zeros(self._device, as_shape(shape, 0), dtypes.as_dtype(self.dtype))
-        self._initializer(arrays.presented(data))
+        if initializer is not None:
+            initializer(arrays.presented(data))
         self._data = data
         self._grad = None
         self._node = None

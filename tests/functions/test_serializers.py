@@ -108,6 +108,23 @@ def test_random_numbers_go_on_where_they_were_saved(save, load, be) -> None:
     assert [draw(), draw()] == expected
 
 
+@each_format
+@pytest.mark.parametrize("copied", [False, True], ids=["loaded", "copied"])
+def test_numbers_that_come_from_elsewhere_are_not_drawn_first(save, load, copied, be) -> None:
+    """So that the state of random numbers may be loaded before the parameters that are not there yet."""
+    first, second = L.Linear(3, 2).to_device(be), L.Linear(None, 2).to_device(be)
+    file = io.BytesIO()
+    save(file, first)
+    before = serializers.DictionarySerializer().save(serializers.RandomState(be))
+    if copied:
+        second.copyparams(first)
+    else:
+        load(io.BytesIO(file.getvalue()), second)
+    after = serializers.DictionarySerializer().save(serializers.RandomState(be))
+    assert all((before[name] == after[name]).all() for name in before)
+    assert numbers(second) == numbers(first)
+
+
 def test_others_read_and_write_safetensors(tmp_path) -> None:
     link = L.Linear(2, 3)
     path = tmp_path / "link.safetensors"
