@@ -76,8 +76,9 @@ class _Kernel(TextKernel):
             if isinstance(x, Tensor) and x.backend is not self.backend:
                 hint = f"be.array(x.get()), or the kernel of {x.backend!r}"
                 raise BackendError(complain(f"{self.name}: {p.name} is another backend's tensor", "", "", hint))
-            if p.pointer and not isinstance(x, Tensor):
-                raise TypeError(complain(f"{self.name}: argument {p.name}", repr(x), "an array: it is a pointer"))
+            if p.whole and not made and not isinstance(x, Tensor):
+                given, how = x.value if isinstance(x, _Number) else x, "a pointer" if p.pointer else "raw"
+                raise TypeError(complain(f"{self.name}: argument {p.name}", repr(given), f"an array: it is {how}"))
             found.append(x)
         return found
 

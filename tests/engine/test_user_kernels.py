@@ -162,6 +162,14 @@ def test_raw_arrays_are_indexed_by_the_body(be) -> None:
         fill(y)
 
 
+@pytest.mark.parametrize("number", [2.0, 3, True, np.float32(4)], ids=repr)
+def test_raw_arrays_are_no_numbers(be, number) -> None:
+    with pytest.raises(TypeError, match=r"picked: argument t\n.*\n.*an array: it is raw"):
+        be.elementwise("T x, raw T t", "T y", "y = x + t[0]", "picked")(numbers((3,)), number)
+    with pytest.raises(TypeError, match=r"picked: argument t\n.*\n.*an array: it is raw"):
+        be.reduction("T x, raw T t", "T y", "x + t[0]", "a + b", "y = a", "0", "picked")(numbers((3,)), number)
+
+
 @pytest.mark.parametrize("size", [-1, True, 2.0, np.float32(2), float("nan"), "2", [2]], ids=repr)
 def test_a_size_is_an_int_of_0_or_more(be, size) -> None:
     y = be.zeros((3,), dtype="float32")
