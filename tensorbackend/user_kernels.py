@@ -243,8 +243,11 @@ def _bracket_end(text: str) -> int:
 
 
 def _check_names(kernel: str, parameters: Sequence[Parameter], reserved: set[str]) -> None:
-    """Raise `ValueError` for a parameter whose name is no name of its own."""
+    """Raise `ValueError` for a parameter whose name is no name of its own, or whose type's letter is another's."""
     seen = {p.type for p in parameters}
+    if seen & reserved:
+        expected = f"another letter; not {', '.join(sorted(reserved))}"
+        raise ValueError(complain(f"{kernel}: type of a parameter", repr(min(seen & reserved)), expected))
     names = [p.name for p in parameters]
     for p in parameters:
         if names.count(p.name) > 1:

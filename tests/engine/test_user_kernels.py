@@ -762,6 +762,16 @@ def test_words_of_both_languages_are_no_parameters(name) -> None:
         elementwise((f"T {name}", "T z", "z = 1", "named"))
 
 
+@pytest.mark.parametrize("letter", ["i", "n", "a"])
+def test_letters_that_mean_something_else_are_no_types(letter: str) -> None:
+    refused = rf"typed: type of a parameter\n.*'{letter}'\n.*another letter; not "
+    with pytest.raises(ValueError, match=f"{refused}a, b, i, n"):
+        reduction(f"{letter} x", f"{letter} y", "x", "a + b", "y = a", "0", "typed")
+    if letter != "a":
+        with pytest.raises(ValueError, match=f"{refused}i, n"):
+            elementwise((f"{letter} x", f"{letter} z", f"z = ({letter})(x + 1)", "typed"))
+
+
 def test_two_parameters_of_one_name_are_refused() -> None:
     for texts in (("T x, T x", "T z"), ("T x", "T x")):
         with pytest.raises(ValueError, match=r"twice: two parameters of one name\n.*'x'"):
