@@ -92,7 +92,7 @@ def indexed_by_arrays(spec: Elementwise | Reduction) -> list[str]:
 def _by_arrays(spec: Elementwise | Reduction, name: str, text: str) -> re.Pattern | None:
     """What finds the places where a text indexes a parameter by an array; None if there are none. What is itself
     indexed somewhere is an array."""
-    arrays = set(re.findall(r"\b([A-Za-z_]\w*)\s*\[", text)) - {p.name for p in spec.parameters}
+    arrays = set(re.findall(r"\b([A-Za-z_]\w*)\s*\[", blanked(text))) - {p.name for p in spec.parameters}
     found = re.compile(rf"\b{name}\s*\[\s*({'|'.join(sorted(arrays))})\s*\]")
     return found if arrays and found.search(text) else None
 

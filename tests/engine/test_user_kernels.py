@@ -162,6 +162,11 @@ def test_raw_arrays_are_indexed_by_the_body(be) -> None:
         fill(y)
 
 
+def test_what_is_indexed_in_a_comment_alone_is_no_array_of_places(be) -> None:
+    body = "int at = (int)i; /* not at[0] */ y = t[at]"
+    np.testing.assert_array_equal(be.elementwise("raw T t", "T y", body, "k")(numbers((3,)), size=3), numbers((3,)))
+
+
 @pytest.mark.parametrize("number", [2.0, 3, True, np.float32(4)], ids=repr)
 def test_raw_arrays_are_no_numbers(be, number) -> None:
     with pytest.raises(TypeError, match=r"picked: argument t\n.*\n.*an array: it is raw"):
