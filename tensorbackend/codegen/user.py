@@ -71,15 +71,14 @@ class UserSource:
 
 POSITION = "tb_position"
 """The name under which the number of an element in C order is walked, as if it were an array's offset."""
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
 def names_position(spec: Elementwise | Reduction, text: str) -> bool:
     """Whether a text of a kernel, or a macro that it may use, asks for the number of the element."""
     macros = (*_MACRO.findall(spec.preamble), *(value for _, value in spec.macros))
     return any(re.search(r"\bi\b", x) for x in (text, *macros))
-
-
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 
 
 def indexed_by_arrays(spec: Elementwise | Reduction) -> list[str]:
@@ -190,8 +189,10 @@ class UserPrinter(ABC):
         """Types and functions that the user's text may name, then the preamble; what it includes comes first."""
         preamble = self.spec.preamble
         words = set(re.findall(r"\w+", " ".join([*self._texts().values(), preamble])))
-        included = re.findall(r"^[ \t]*#[ \t]*include\b.*$", preamble, re.MULTILINE)
-        self.say(f'#include "{self.header}"', f"// kernel: {self.spec.name}", *included)
+        self.say(f'#include "{self.header}"', f"// kernel: {self.spec.name}")
+        for found in _INCLUDE.finditer(preamble):
+            number = preamble.count("\n", 0, found.start()) + 1
+            self.say(f'#line {number} "{self.spec.name} (preamble)"', found[0], '#line 1 "generated"')
         self.say(*(f"typedef {self._computed(dtype)} {letter};" for letter, dtype in sorted(self.form.bound)))
         for dtype in dtypes.DTYPES:
             if dtype.name in words and dtype != dtypes.BOOL:
@@ -203,7 +204,7 @@ class UserPrinter(ABC):
         self.say(*self._functions(words - own - macros, own))
         self.say(*(f"#define {name} {value}" for name, value in self.spec.macros))
         if preamble.strip():
-            blank = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", preamble, flags=re.MULTILINE)
+            blank = _INCLUDE.sub("", preamble)
             before, after = self._around(set(re.findall(r"\w+", blank)))
             self.say(*before, f'#line 1 "{self.spec.name} (preamble)"', self._declared(blank), *after)
 
