@@ -162,7 +162,7 @@ class Program:
         used = [m for m in recorder.memories if m.first >= 0]
         if any(m.held and m.address not in results and not m.is_constant for m in used):
             gc.collect()  # what only a cycle of garbage holds is free
-        constants = {id(m.upload) for m in used if m.is_constant}
+        constants = {id(m.upload) for m in used if m.is_constant and m.address not in results}
         for stated in self._stated:
             stated.calls = [c for c in stated.calls if id(c) not in constants]
         kept = [m for m in used if m.held or m.is_constant]

@@ -429,6 +429,19 @@ def test_host_numbers_inside_are_as_they_were(backend: Backend) -> None:
     both_ways(backend, step, [(numbers(backend, (2, 3), n),) for n in range(3)], [y])
 
 
+def test_host_numbers_that_are_returned_are_written_anew(backend: Backend) -> None:
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        table = backend.array(np.arange(6.0).reshape(2, 3))
+        return table[1:], backend.evaluate(x + table)
+
+    program = backend.capture(step, backend.zeros((2, 3)))
+    for _ in range(2):
+        row, total = program(backend.ones((2, 3)))
+        assert row.tolist() == [[3, 4, 5]]
+        assert total.tolist() == [[1, 2, 3], [4, 5, 6]]
+        row[:] = 0  # the caller's, until the next call
+
+
 def test_assigning_to_picked_entries(backend: Backend) -> None:
     y = backend.zeros((5, 2))
 
