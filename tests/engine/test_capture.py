@@ -574,6 +574,7 @@ def test_long_reductions_have_scratch_in_the_arena(backend: Backend) -> None:
 def test_what_outlives_the_function_stays_in_place_and_is_told(backend: Backend, caplog: Any) -> None:
     class Layer:
         y: Tensor
+        mask: Tensor
 
     layer, x = Layer(), numbers(backend, (3, 3), 1)
 
@@ -584,6 +585,9 @@ def test_what_outlives_the_function_stays_in_place_and_is_told(backend: Backend,
         program = backend.capture(step, x)
     assert "outlive the function" in caplog.text
     assert "test_capture.py" in caplog.text
+    caplog.clear()
+    backend.capture(lambda: setattr(layer, "mask", backend.array([1.0, 2.0])))  # made once: nothing to tell
+    assert not caplog.text
     other = numbers(backend, (3, 3), 2)
     program(other)
     np.testing.assert_array_equal(layer.y.get(), other.get() * 2)
@@ -686,6 +690,8 @@ def test_layouts_types_and_numbers_that_changed(backend: Backend, x: Tensor) -> 
         backend.capture(lambda k, x: backend.evaluate(x + k), 1.0, x)(1.0, x.T)
     with pytest.raises(TypeError, match="another form"):
         program(x, 1)
+    with pytest.raises(TypeError, match="another form"):  # the same types, but side by side
+        backend.capture(lambda pair: backend.evaluate(pair[0] + pair[1]), (x, x))(x, x)
     with pytest.raises(TypeError, match="host|tensors and numbers"):
         program(x.get(), 1.0)
     np.testing.assert_array_equal(program(x, 2.0).get(), x.get() + 2)
@@ -916,6 +922,14 @@ def test_statements_that_wait_run_before_a_program(backend: Backend, x: Tensor) 
         np.testing.assert_array_equal(y.get(), np.full((3, 4), 6, np.float32))
 
 
+def test_statements_that_wait_run_before_a_capture(backend: Backend, x: Tensor) -> None:
+    x[:] = 1
+    with backend.fuse():
+        x[:] = x * 2
+        program = backend.capture(lambda: backend.evaluate(x + 1))
+        assert program().tolist() == [[3] * 4] * 3
+
+
 def test_a_checked_program_gives_the_same(backend: Backend, x: Tensor) -> None:
     w = numbers(backend, (3, 3), 7)
 
@@ -933,6 +947,7 @@ def test_a_checked_program_gives_the_same(backend: Backend, x: Tensor) -> None:
 
 def test_a_program_is_explained(backend: Backend, x: Tensor) -> None:
     program = backend.capture(lambda x: backend.evaluate(backend.tanh(backend.evaluate(x + 1)) * 2), x)
+    assert (program.kernels, program.calls) == (2, 0)
     text = str(backend.explain(program, x))
     assert "ew_tanh_mul" in text
     assert f"arena of {program.peak_bytes} bytes" in text
