@@ -67,6 +67,20 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict, dtype: str, pow
     near(delta, 0.5 * old_d - gradient(layer, i, e, *powers), dtype)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 3.0)])
+def test_each_factor_alone_takes_effect(backend: Any, alpha: float, beta: float) -> None:
+    layer = backend.lrn_layer("float32", 4, 5, H=3, W=2, J=3)
+    I, E = (backend.array(ref.draw(layer.dimI, "float32", n)) for n in range(2))
+    O, delta, denom, plain_o, plain_delta, plain_denom = (backend.ones(layer.dimI) for _ in range(6))
+    backend.fprop_lrn(layer, I, plain_o, plain_denom)
+    backend.bprop_lrn(layer, I, plain_o, E, plain_delta, plain_denom)
+    backend.fprop_lrn(layer, I, O, denom, alpha=alpha, beta=beta)
+    backend.bprop_lrn(layer, I, plain_o, E, delta, denom, alpha=alpha, beta=beta)
+    near(O, alpha * plain_o.get() + beta, "float32")
+    near(denom, plain_denom.get(), "float32")
+    near(delta, alpha * plain_delta.get() + beta, "float32")
+
+
 LONG = [(32, 20, 1, 13, 11, 5), (2, 300, 1, 3, 3, 255), (1, 8, 1, 1, 1, 301), (700, 3, 1, 2, 2, 3)]
 
 

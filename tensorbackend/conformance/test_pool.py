@@ -75,6 +75,19 @@ def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8
     np.testing.assert_array_equal(ref.wide(E.get()).reshape(e.shape), e)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 3.0)])
+def test_each_factor_alone_takes_effect(backend: Any, alpha: float, beta: float) -> None:
+    layer = backend.pool_layer("float32", "avg", 4, 2, H=5, W=6, R=2, S=2)
+    I, E = (backend.array(ref.draw(d, "float32", n)) for n, d in enumerate((layer.dimI, layer.dimO)))
+    O, grad, plain_o, plain_grad = (backend.ones(d) for d in (layer.dimO, layer.dimI) * 2)
+    backend.fprop_pool(layer, I, plain_o)
+    backend.bprop_pool(layer, E, plain_grad)
+    backend.fprop_pool(layer, I, O, alpha=alpha, beta=beta)
+    backend.bprop_pool(layer, E, grad, alpha=alpha, beta=beta)
+    close(O.get(), alpha * plain_o.get() + beta, "float32")
+    close(grad.get(), alpha * plain_grad.get() + beta, "float32")
+
+
 @shared
 @given(
     sizes=geometries(),
