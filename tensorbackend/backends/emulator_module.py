@@ -16,15 +16,15 @@ from pathlib import Path
 from tensorbackend.backends import compiler, toolchain
 from tensorbackend.backends.driver import Function, Module, Triple
 from tensorbackend.backends.emulator_source import kernels_of, translate
-from tensorbackend.errors import BackendError, complain, nearest
+from tensorbackend.errors import BackendError, CompileError, complain, nearest
 from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["BOUNDS_FLAGS", "EmulatorModule", "Report", "Setup", "runtime"]
 
-# Overruns are to reach a guard page, not to be reasoned away; pointers to vectors alias arrays, as they do in CUDA.
+# Pointers to vectors alias arrays, as they do in CUDA.
 FLAGS = (
     *("-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fwrapv"),
-    *("-fno-strict-aliasing", "-fno-aggressive-loop-optimizations", "-fno-omit-frame-pointer"),
+    *("-fno-strict-aliasing", "-fno-omit-frame-pointer"),
 )
 if sys.platform == "darwin":
     FLAGS += ("-undefined", "dynamic_lookup")
@@ -37,9 +37,14 @@ BOUNDS_FLAGS = {
     ),
     "clang": ("-fsanitize=array-bounds", "-fsanitize-trap=array-bounds"),
 }
-# A device faults where an address is no multiple of what is read or written there; a host does not.
-ALIGNMENT_FLAGS = {
-    "gcc": ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
+# A device faults where an address is no multiple of what is read or written there; a host does not. Overruns are to
+# reach a guard page, not to be reasoned away.
+FAULT_FLAGS = {
+    "gcc": (
+        "-fsanitize=alignment",
+        "-fsanitize-undefined-trap-on-error",
+        "-fno-aggressive-loop-optimizations",
+    ),
     "clang": ("-fsanitize=alignment", "-fsanitize-trap=alignment"),
 }
 # Kernels run briefly and are many: optimising one takes longer than it saves. addr2line misreads version 5 of DWARF in
@@ -90,9 +95,13 @@ class Report(ctypes.Structure):
 
 @functools.cache
 def runtime() -> ctypes.CDLL:
-    """The scheduler, compiled once, its functions visible to the modules loaded after it."""
+    """The scheduler, compiled once, its functions visible to the modules loaded after it. Raises `CompileError`."""
     source = kernel_path("cuda/emulator.cpp").read_text(encoding="utf-8")
-    library = compiler.compile_source(source, flags=RUNTIME_FLAGS, libc=True)
+    try:
+        library = compiler.compile_source(source, flags=RUNTIME_FLAGS, libc=True)
+    except CompileError as error:
+        hint = "the emulator is C++: install g++, or clang++, with its standard library; TB_CC chooses a compiler"
+        raise CompileError(f"{error}\n  try       {hint}") from error
     loaded = ctypes.CDLL(os.fspath(library.path), mode=ctypes.RTLD_GLOBAL)
     loaded.emulator_allocate.argtypes = [ctypes.c_size_t]
     loaded.emulator_allocate.restype = ctypes.c_void_p
@@ -111,7 +120,7 @@ class EmulatorModule(Module):
         self.name = name
         self.source = source
         self._kernels = [kernel for _, kernel in kernels_of(source)]
-        flags = (*MODULE_FLAGS, *ALIGNMENT_FLAGS[toolchain.require_compiler().family], *options)
+        flags = (*MODULE_FLAGS, *FAULT_FLAGS[toolchain.require_compiler().family], *options)
         self._library = compiler.compile_source(translate(source, name), flags=flags, libc=True)
         self.path = os.fspath(self._library.path)
 

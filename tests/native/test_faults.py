@@ -904,3 +904,17 @@ def test_what_waits_while_a_backend_is_closed_is_refused(kind: str, what: str, c
     thread.join(20)
     assert len(refused) == 1 and "closed" in str(refused[0])
     assert (y.get() == 0).all()
+
+
+def test_without_a_compiler_of_cpp_the_emulator_says_so(run_python, imitation, tmp_path) -> None:
+    """As where Debian's gcc is installed and g++ is not."""
+    script = 'case "$*" in *"-x c++"*) echo "cannot execute cc1plus" >&2; exit 1 ;; esac\nexec $real "$@"'
+    code = """
+import tensorbackend as tb
+try:
+    tb.gen_backend("gpu:emulator")
+except tb.CompileError as error:
+    print(error)
+"""
+    said = run_python(code, TB_CC=imitation(script), TB_CACHE=str(tmp_path / "cache")).stdout
+    assert "cannot execute cc1plus" in said and "install g++" in said.splitlines()[-1]
