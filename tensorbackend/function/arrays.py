@@ -134,10 +134,11 @@ def tensor_of(x: Any) -> Tensor:
     if type(x) is not np.ndarray:
         return x
     host = host_backend()
+    key = ("array", x.dtype, x.shape, x.strides)  # beside the structures: they are forgotten together
     try:
-        layout = _layouts[host, x.dtype, x.shape, x.strides]
+        layout = host.structures[key]
     except KeyError:
-        layout = _host_layout(host, x)
+        layout = _host_layout(host, key, x)
     address = x.ctypes.data if x.size else x.__array_interface__["data"][0]
     odd = layout is None or address % layout.dtype.alignment
     if odd or (layout.dtype == dtypes.BOOL and x.view(np.uint8).max(initial=0) > 1):
@@ -149,20 +150,14 @@ def tensor_of(x: Any) -> Tensor:
     return made
 
 
-_layouts: dict[tuple, Structure | None] = {}
-MOST_LAYOUTS = 1 << 12
-
-
-def _host_layout(host: Any, x: np.ndarray) -> Structure | None:
-    """The layout of a NumPy array as a tensor, None if no tensor has it. Raises `DTypeError` for other elements."""
+def _host_layout(host: Any, key: tuple, x: np.ndarray) -> Structure | None:
+    """The layout of a NumPy array as a tensor, None if no tensor has it; remembered by the key. Raises `DTypeError` for
+    other elements."""
     kind = dtypes.as_dtype(x.dtype)
-    if len(_layouts) >= MOST_LAYOUTS:
-        _layouts.clear()
     layout = None
     if x.dtype.isnative and not any(s % kind.itemsize for s in x.strides):
         layout = host.structures.tensor(kind, x.shape, tuple(s // kind.itemsize for s in x.strides), 0)
-    _layouts[host, x.dtype, x.shape, x.strides] = layout
-    return layout
+    return host.structures.remember(key, layout)
 
 
 def filled_like(x: Any, value: float) -> Any:

@@ -207,7 +207,6 @@ def user_kernel(w: World) -> Any:
 
 def forget(be: Backend) -> None:
     """Have a backend, and the one for arrays of the host, forget everything."""
-    arrays._layouts.clear()
     for backend in (be, host_backend()):
         backend._forget_plans()
 

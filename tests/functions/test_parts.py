@@ -52,6 +52,16 @@ def test_gradients_of_a_layout_are_made_once(array) -> None:
     assert made == [(3, 4), (2, 5)]
 
 
+def test_layouts_of_numpy_arrays_are_forgotten_with_the_structures() -> None:
+    """A full table of structures forgets all; arrays went on with layouts of before, which no result had any more."""
+    host = arrays.host_backend()
+    before = arrays.tensor_of(X).structure
+    assert arrays.tensor_of(X + 1).structure is before is arrays.fresh(host, X.shape, X.dtype).structure
+    host.structures.clear()
+    after = arrays.tensor_of(X).structure
+    assert before is not after is arrays.fresh(host, X.shape, X.dtype).structure
+
+
 def test_gradients_of_parts_are_added_up_in_place(be, array) -> None:
     """Each was zeros with the part in them, and then came the sum of these."""
     x = tb.Variable(array(X))
