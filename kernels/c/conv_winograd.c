@@ -91,7 +91,7 @@ typedef struct taps {
 
 // U of MR maps and PAIR channels, which lie side by side, or of `channels` of them, from their taps. Lines are on their way
 // to the cache before they are written.
-INLINE void transform_taps(const vec *g, int64_t channels, TB_T *to, int64_t point) {
+static __attribute__((noinline)) void transform_taps(const vec *g, int64_t channels, TB_T *to, int64_t point) {
     vec half[POINTS * TAPS], whole[SQUARE];
     expect(to + LANES, point);
     for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
