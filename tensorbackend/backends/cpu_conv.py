@@ -41,7 +41,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
         first, last = (conv_blocking.nanoseconds(g, step.op.name, kernels, way) for way in (ways[0], ways[-1]))
         timed = tuning.ENOUGH_NS <= first and last <= tuning.MOST_NS
     if timed:
-        written.libraries(tuple({pass_of(way).text(step, way): None for way in ways}))  # side by side
+        written.libraries(tuple({pass_of(way).text(step, way): None for way in ways}), "convolutions")  # side by side
     passes: list[Pass] = []
     for way in ways:
         made, fits = _made(step, kernels, way, scratch_size)

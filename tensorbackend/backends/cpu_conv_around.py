@@ -86,7 +86,7 @@ class _Around(Pass):
         self.inner = inner = pass_of(self.way.way)(step, self.facts, self.way.way, self.slots)
         self.of_slot, self.of_tail = inner.of_slot, self.of_tail + inner.of_tail
         mover = source_of(self.FILE, self.step.inputs[0].dtype, self.dtype)
-        self.mover, self.source = written.library(mover), f"{mover}\n{self.source}"
+        self.mover, self.source = written.library(mover, "convolutions"), f"{mover}\n{self.source}"
         self.whole = dict(self.places)
         for name, ref in zip(("filters", "in") if self.backward else ("in", "filters"), step.inputs):
             if name in self.TAKEN[self.op]:

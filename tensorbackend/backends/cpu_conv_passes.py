@@ -90,7 +90,7 @@ class Pass(ABC):
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
         self.source = self.text(step, way)
-        self.library = written.library(self.source)
+        self.library = written.library(self.source, "convolutions")
         self.estimate = conv_blocking.nanoseconds(self.geometry, self.op, facts, way)
         self.others = [*step.beside, step.target]
         self.scratch = self.of_slot = self.of_tail = 0

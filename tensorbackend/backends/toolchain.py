@@ -90,7 +90,7 @@ _QUICK_FLAGS = (
 _PLAIN_ENDS = ("--param", "vect-epilogues-nomask=0")
 # What a source is compiled for. "lanes": partial results of a row stay in registers once the loops over them are
 # unrolled. "narrow": loops over fewer elements than two vectors have. "products": -O3 would unroll tiles that are
-# unrolled by hand. "convolutions": they are as they should be.
+# unrolled by hand. "convolutions": their loops are as they should be.
 AIMS = {
     "gcc": {
         "speed": (*FAST_FLAGS, *_PLAIN_ENDS),

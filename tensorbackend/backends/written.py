@@ -48,12 +48,12 @@ def widened(dtype: np.dtype) -> str:
     return f"tb_{dtypes.tag(dtype)}_to_f32(x)" if dtypes.is_half(dtype) else "(x)"
 
 
-def library(source: str, aim: str = "convolutions") -> Library:
+def library(source: str, aim: str = "speed") -> Library:
     """A text compiled, or found. Raises `CompileError`."""
     return libraries((source,), aim)[0]
 
 
-def libraries(sources: tuple[str, ...], aim: str = "convolutions") -> list[Library]:
+def libraries(sources: tuple[str, ...], aim: str = "speed") -> list[Library]:
     """Texts compiled side by side for an aim of `toolchain.AIMS`, or found. Raises `CompileError`."""
     return _libraries(sources, aim, settings.config.sanitize, settings.config.cflags, require_compiler())
 

@@ -343,8 +343,7 @@ class _GradientRule:
 class _Form:
     """What is known of a rule for operands of certain layouts: the template of its trees, how outputs are made
     (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients. The first `optional` inputs are
-    left out where no tree reads them: `taken` are the numbers of the others. `checked`: types were looked at when it
-    was made."""
+    left out where no tree reads them. `checked`: types were looked at when it was made."""
 
     checked = True
 
@@ -360,9 +359,8 @@ class _Form:
         made = [gathered(y) for y in ((found,) if self.single else found)]
         flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [_kept_axes(y)])]
         self.template = Template(flat, tensors, optional)
-        self.taken = self.template.taken
-        self.layouts = tuple(layouts[i] for i in self.taken) if optional else layouts
-        self.pattern = (None,) * len(self.taken) if optional else pattern
+        self.layouts = tuple(layouts[i] for i in self.template.taken)
+        self.pattern = (None,) * len(self.layouts) if optional else pattern
         self._place_outputs(made)
         self._gradients: dict[tuple, _GradientRule] = {}
         self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -417,7 +415,7 @@ class _Form:
             every = (tuple(range(count)), results)
             form = _Form(_GradientRule(self.rule, self, floats, there, every), (*self.layouts, *outputs, *outputs),
                          (None,) * (count + 2 * len(results)), {}, count + len(results))  # fmt: skip
-            taken = form.taken[: len(form.taken) - len(results)]
+            taken = [i for i in form.template.taken if i < count + len(results)]
             self._kept = (tuple(i for i in taken if i < count), tuple(results[i - count] for i in taken if i >= count))
             # Where all gradients are asked for, of outputs' gradients that lie as the outputs do, it is this form.
             form.rule = self.gradient(floats, there)

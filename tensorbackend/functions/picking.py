@@ -77,7 +77,8 @@ class _Lookup:
 
     def _joined(self, places: list[Any]) -> Any:
         """The places along the axis that is looked up, where x is."""
-        if all(isinstance(k, np.ndarray) for k in places) and len({k.shape for k in places} - {()}) <= 1:
+        on_host = len(places) > 1 and all(isinstance(k, np.ndarray) for k in places)
+        if on_host and len({k.shape for k in places} - {()}) <= 1:
             places = [_joined_on_host(places, self.lengths)]
         found = [arrays.moved(arrays.plain(k), self._backend) for k in places]
         if len(found) == 1:

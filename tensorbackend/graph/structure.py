@@ -186,9 +186,11 @@ class StructureTable(dict):
 
 def _as_they_are(op: ops.Op, inputs: tuple[Structure, ...]) -> ops.Op:
     """The op; a comparison of uint64 with signed integers as the one that does not read them as float64."""
+    mixed = ops.MIXED.get(op.name)
+    if mixed is None:
+        return op
     types = [s.dtype for s in inputs]
-    is_mixed = np.uint64 in types and any(t is not None and t.kind == "i" for t in types)
-    return ops.MIXED.get(op.name, op) if is_mixed else op
+    return mixed if np.uint64 in types and any(t is not None and t.kind == "i" for t in types) else op
 
 
 def _infer_dtype(op: ops.Op, inputs: tuple[Structure, ...], default: np.dtype) -> tuple[np.dtype, np.dtype]:
