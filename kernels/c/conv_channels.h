@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_channels.h — copies of images with channels innermost, of the convolutions whose rows of places are short
 //
-// Layout    [depth][row][column][image][channel], zeros around what there is of an image: so any places make a tile, each
-//           from its own address, and no lane is idle.
+// Layout    [depth][row][column][image][channel], and zeros around what there is of an image, unless it is copied alone:
+//           so any places make a tile, each from its own address, and no lane is idle.
 #ifndef TB_CONV_CHANNELS_H
 #define TB_CONV_CHANNELS_H
 
@@ -16,12 +16,13 @@ enum {
     PANEL,     // maps of a task
     CHANNELS,  // that are added up at a time
     COPIED,    // whether tasks copy the filters of these
+    WITHIN,    // whether the copy has the image alone
     SLOTS, SLOT_BYTES,  // of scratch, as the kernels say that they need
     AXES,
 };
 
 typedef struct shape {
-    int64_t images, maps_in, maps_out, groups, backward, part, panel, channels, copied;
+    int64_t images, maps_in, maps_out, groups, backward, part, panel, channels, copied, within;
     axis axes[3];
     int64_t low[3], extent[3];       // of the copy: the input that lies first, and lengths
     int64_t pitch;                   // of the copy: elements from a place to the next
@@ -46,13 +47,14 @@ static void find_extent(const axis *x, int64_t *low, int64_t *extent) {
 static shape read_shape(const int64_t *size) {
     shape s = {
         size[IMAGES], size[MAPS_IN], size[MAPS_OUT], size[GROUPS], size[BACKWARD], size[PART], size[PANEL],
-        size[CHANNELS], size[COPIED], .cells = 1, .phases = 1, .in_map = size[IMAGES], .out_map = size[IMAGES],
+        size[CHANNELS], size[COPIED], size[WITHIN], .cells = 1, .phases = 1, .in_map = size[IMAGES], .out_map = size[IMAGES],
     };
     s.pitch = apart(s.maps_in * s.groups);
     for (int a = 0; a < 3; ++a) {
         axis *const x = s.axes + a;
         *x = read_axis(size + AXES + a * AXIS_SIZES, s.backward);
-        find_extent(x, s.low + a, s.extent + a);
+        if (s.within) s.low[a] = 0, s.extent[a] = x->in;
+        else find_extent(x, s.low + a, s.extent + a);
         s.cells *= x->taps, s.phases *= x->b, s.in_map *= x->in, s.out_map *= x->out;
     }
     return s;

@@ -2,18 +2,20 @@
 // conv_few.c — what conv.c computes, for few places: filters are read where they lie, or copied for each task
 //
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K). To copy filters takes longer than the products, where each
-//           of them meets few places. Where it meets dozens or hundreds (`few_blocking.py`), tasks forward copy those of a
-//           block of channels: rows of many maps lie in few sets of a cache, and no core sees which comes next.
+//           of them meets few places. Where it meets dozens or hundreds (`few_blocking.py`), tasks copy those of a block
+//           of channels: rows of many maps lie in few sets of a cache, and no core sees which comes next. Backward they
+//           are turned then: what lies side by side in them is what is added up.
 // Copy      of the input, one for all tasks, with channels innermost and zeros around: [depth][row][column][image][channel].
 //           So any places make a tile, each from its own address, and no lane is idle, however short rows are; and tiles
-//           are of places that meet the same taps, of which they take no others.
-// Tiles     forward    places x vectors of maps. Lanes are maps: they lie side by side in the filters.
+//           are of places that meet the same taps, of which they take no others. Where those are many, and zeros would
+//           be most of the copy (filters are dilated), it has none, and no tile has others.
+// Tiles     forward, and of copied filters: places x vectors of maps. Lanes are maps: they lie side by side in the filters.
 //           backward   maps x places. Lanes are channels, which lie side by side in filters and copy; lanes are added up
 //                      at the end.
 //           While tiles multiply one block of channels, the filters of the next one are fetched a few at a time.
 // Order     Sums run over blocks of channels, then channels and taps (backward, and of copied filters: taps, then channels;
 //           backward lane by lane). That depends on shapes alone.
-// Limits    What lies side by side in the filters are whole vectors in each group; TB_PLAIN.
+// Limits    What lies side by side in the filters are whole vectors in each group, and what does in tiles; TB_PLAIN.
 // Bound by  multiply-adds, or by reading the filters once
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv_channels.h"
@@ -22,6 +24,7 @@ enum {
     PLACES_FORWARD = MANY_REGISTERS ? 8 : 4, VECTORS = 3,
     PLACES_COPIED = MANY_REGISTERS ? 8 : 6,  // of copied filters; of three vectors PLACES_FORWARD
     MAPS_BACKWARD = MANY_REGISTERS ? 8 : 4, PLACES_BACKWARD = 3,
+    ABREAST = MANY_REGISTERS ? 3 : 2,  // vectors of these, where a panel has more than VECTORS
     AHEAD_LINES = 2,  // of the inputs of a place that are asked for at a time
     AHEAD = 12,  // rows of filters between the one in use and those on their way to the cache, where tiles are few
     FEWEST_BUSY = 4,   // places of a tile forward from which on a fetch at each tap holds up the multiply-adds
@@ -97,7 +100,8 @@ typedef struct place {
     const TB_T *at;  // its place in the copy,
     int64_t to;      // in a map of the result,
     uint64_t met;    // the sets of taps of which it meets one,
-    int64_t rank;    // and its rank
+    int64_t rank;    // its rank,
+    int64_t end;     // and that after the last one that meets the same
 } place;
 
 // What a task works on: maps of a group from `map` on, at outputs of a phase from `place` on.
@@ -166,12 +170,19 @@ static void rank_places(job *j) {
     int64_t rank = 0;
     for (int64_t first = 0; first < j->places; ++first) {
         if (of[first].rank >= 0) continue;
+        const int64_t start = rank;
         for (int64_t i = first; i < j->places; ++i) {
             if (of[i].met != of[first].met) continue;
             of[i].rank = rank;
             j->of_rank[rank++] = of[i];
         }
+        for (int64_t i = start; i < rank; ++i) j->of_rank[i].end = rank;
     }
+}
+
+// How many places a tile from a rank on may have: where the copy has no zeros around, they meet the same taps.
+INLINE int64_t places_from(const job *j, int64_t rank) {
+    return (j->s->within ? j->of_rank[rank].end : j->places) - rank;
 }
 
 static void find_places(job *j, const TB_T *copy) {
@@ -211,13 +222,14 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
         for (int64_t l = 0; l < count; ++l) to[j->place + place + l] = TB_NARROW(sums[l]);
 }
 
-// Forward -------------------------------------------------------------------------------------------------------------
+// Maps in lanes -------------------------------------------------------------------------------------------------------------
 
 // Rows of filters, one a channel and tap, `row` elements apart; channels are `channel` apart. With each channel `each` rows
-// from `next` on are fetched.
+// from `next` on are fetched. `fresh`: copied ones are the first that meet their inputs.
 typedef struct rows {
     const TB_S *from, *next;
     int64_t row, channel, each;
+    int fresh;
 } rows;
 
 // The inputs of some places, from channel c on, on their way to the cache: those of other places may be far.
@@ -296,7 +308,7 @@ INLINE void expect_tap(const TB_T *const *at, int places, const tap *t, int64_t 
             const TB_S *f = filters->from + t->filter; \
             const TB_T *x[P]; \
             UNROLL for (int i = 0; i < P; ++i) x[i] = (const TB_T *)((const char *)at[i] + t->in); \
-            if (t + 1 < taps + count) expect_tap(at, P, t + 1, channels); \
+            if (filters->fresh && t + 1 < taps + count) expect_tap(at, P, t + 1, channels); \
             for (int64_t c = 0; c < channels; ++c, f += step) { \
                 vec y[V]; \
                 UNROLL for (int j = 0; j < V; ++j) y[j] = load(f + j * LANES); \
@@ -353,27 +365,48 @@ static void copy_filters(const shape *s, const TB_S *from, int64_t channels, int
         }
 }
 
-// sums[rank][maps of the panel].
-static void run_forward(job *j, const TB_S *filters, TB_S *copy, TB_T *sums, TB_R *out) {
+// The same of the taps of a phase backward, where channels lie side by side and `row` elements are those of a tap.
+static void turn_filters(const job *j, const TB_S *from, int64_t channels, int64_t row, TB_S *to) {
     const shape *const s = j->s;
-    const int64_t row = s->maps_out * s->groups, pitch = s->panel, vectors = j->maps / LANES;
+    for (int64_t m = 0; m < j->maps; m += LANES)
+        for (const tap *t = j->tap; t < j->tap + j->taps; ++t) {
+            const int64_t cell = t->filter / (s->channels * s->panel);
+            for (int64_t c = 0; c < channels; c += LANES) {
+                vec r[LANES];
+                for (int64_t i = 0; i < LANES; ++i) r[i] = load(from + ((m + i) * s->cells + cell) * row + c);
+                transpose(r);
+                for (int64_t i = 0; i < LANES; ++i) store(to + t->filter + (c + i) * s->panel + m, r[i]);
+            }
+        }
+}
+
+// sums[rank][maps of the panel]: forward, and backward where filters are copied.
+static void run_maps(job *j, const TB_S *filters, TB_S *copy, TB_T *sums, TB_R *out) {
+    const shape *const s = j->s;
+    const int64_t row = (s->backward ? s->maps_in : s->maps_out) * s->groups, pitch = s->panel, vectors = j->maps / LANES;
+    const int64_t abreast = vectors <= VECTORS ? vectors : ABREAST;
     const int64_t tiles = ceil_div(j->places, PLACES_FORWARD), many = tiles >= FEWEST_TILES;
-    const int64_t each = many ? ceil_div(s->cells, tiles) : j->places < FEWEST_BUSY ? 0 : s->cells;
-    const TB_S *const from = filters + j->group * s->maps_out + j->map;
+    const int64_t each = s->backward ? 0 : many ? ceil_div(s->cells, tiles) : j->places < FEWEST_BUSY ? 0 : s->cells;
+    const TB_S *const from = s->backward ? filters + j->map * s->cells * row + j->group * s->maps_in
+                                         : filters + j->group * s->maps_out + j->map;
     for (int64_t c = 0; c < s->maps_in; c += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - c), last = c + channels == s->maps_in;
-        const TB_S *const f = from + c * s->cells * row;
+        const TB_S *const f = from + c * (s->backward ? 1 : s->cells * row);
         const TB_S *next = !many ? f + AHEAD * row : last ? from + s->panel : f + channels * s->cells * row;
         const TB_T *at[PLACES_COPIED];
-        if (s->copied) copy_filters(s, f, channels, row, j->maps, copy);
+        if (s->backward) turn_filters(j, f, channels, row, copy);
+        else if (s->copied) copy_filters(s, f, channels, row, j->maps, copy);
         for (int64_t rank = 0, fetched = 0, count; rank < j->places; rank += count, fetched += each) {
-            count = tile_places(s, vectors, j->places - rank);
+            count = tile_places(s, abreast, places_from(j, rank));
             for (int64_t i = 0; i < count; ++i) at[i] = j->of_rank[rank + i].at + c;
             take_taps(j, rank, count);
-            rows given = {f, next, row, s->cells * row, fetched < s->cells ? each : 0};
+            rows given = {f, next, row, s->cells * row, fetched < s->cells ? each : 0, 1};
             if (s->copied) given.from = copy, given.channel = s->panel;
-            const forward tile = (s->copied ? copieds : forwards)[count][vectors - 1];
-            tile(at, channels, j->taken, j->count, &given, sums + rank * pitch, pitch, c > 0);
+            for (int64_t v = 0; v < vectors; v += abreast, given.fresh = 0) {
+                const forward tile = (s->copied ? copieds : forwards)[count][least(abreast, vectors - v) - 1];
+                tile(at, channels, j->taken, j->count, &given, sums + rank * pitch + v * LANES, pitch, c > 0);
+                given.from += abreast * LANES, given.next += abreast * LANES;
+            }
             next += channels * each * row;
         }
     }
@@ -452,7 +485,7 @@ static void run_backward(job *j, const TB_S *filters, vec *sums, TB_R *out) {
         const TB_S *const later = last ? from - c + j->maps * next : from + channels;
         const TB_T *at[PLACES_BACKWARD];
         for (int64_t rank = 0, first = 0, count; rank < j->places; rank += count, first += each) {
-            count = least(PLACES_BACKWARD, j->places - rank);
+            count = least(PLACES_BACKWARD, places_from(j, rank));
             for (int64_t i = 0; i < count; ++i) at[i] = j->of_rank[rank + i].at + c;
             take_taps(j, rank, count);
             expect_filters(j, later, next, s->channels, first, each);
@@ -475,7 +508,7 @@ static void run_backward(job *j, const TB_S *filters, vec *sums, TB_R *out) {
 }
 
 // Elements of a task's sums, and of its filters, copied, which lie behind them, before what is found of the taps.
-INLINE int64_t sum_elements(const shape *s) { return apart(s->part * s->panel * (s->backward ? LANES : 1)); }
+INLINE int64_t sum_elements(const shape *s) { return apart(s->part * s->panel * (s->backward && !s->copied ? LANES : 1)); }
 INLINE int64_t copied_elements(const shape *s) { return s->copied ? apart(s->channels * s->cells * s->panel) : 0; }
 
 // A task: a part of the places of a phase for a panel of maps of a group. A tail needs a stride of 1 of the results.
@@ -506,8 +539,8 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
         if (j.places < 1) continue;
         find_taps(&j);
         find_places(&j, TB_PLACE(DATA));
-        if (s.backward) run_backward(&j, TB_PLACE(FILTERS), (vec *)sums, TB_PLACE(RESULT));
-        else run_forward(&j, TB_PLACE(FILTERS), copy, sums, TB_PLACE(RESULT));
+        if (s.backward && !s.copied) run_backward(&j, TB_PLACE(FILTERS), (vec *)sums, TB_PLACE(RESULT));
+        else run_maps(&j, TB_PLACE(FILTERS), copy, sums, TB_PLACE(RESULT));
         TB_FINISH(s.out_map, j.group * s.maps_out + j.map, j.maps, j.place, j.places);
     }
     give_slot(TB_PLACE(OWN), slot);

@@ -177,7 +177,7 @@ class Pass(ABC):
 
     def sizes(self, blocks: Sequence[int], slot_bytes: int) -> list[int]:
         """The words of `size` that conv_copies.h or conv_channels.h reads; `blocks`: those from ROWS to SHARED, or from
-        PART to COPIED."""
+        PART to WITHIN."""
         g = self.geometry
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         maps = [g.N, maps_in, maps_out, g.groups, self.backward]
@@ -329,7 +329,7 @@ class DepthwiseFewPass(DepthwisePass):
         return "conv_depthwise_few.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        return self.sizes((0, 0, 0, 0), slot_bytes)
+        return self.sizes((0, 0, 0, 0, 0), slot_bytes)
 
 
 class FewPass(Pass):
@@ -341,7 +341,8 @@ class FewPass(Pass):
         return "conv_few.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        return self.sizes((self.way.part, self.way.panel, self.way.channels, int(self.way.copied)), slot_bytes)
+        way = self.way
+        return self.sizes((way.part, way.panel, way.channels, int(way.copied), int(way.within)), slot_bytes)
 
     def layout(self) -> None:
         """Scratch: the copy of the input, and a slot a thread."""

@@ -88,13 +88,14 @@ class DepthwiseFew:
 @dataclass(frozen=True)
 class Few:
     """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time, whether their filters
-    are copied."""
+    are copied, and whether the copy of the input is the image alone (`within`)."""
 
     part: int
     panel: int
     channels: int
     tasks: int
     copied: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True)

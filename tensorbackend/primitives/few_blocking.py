@@ -44,6 +44,12 @@ COPYING, COPIED_ROWS, LINE = (256, 24), (288, 576), 16
 """Places of a task forward from which on it copies the filters of a block of channels, where these have several taps:
 with 32 registers, and with 16, whose tiles read filters twice as often, a line of a row at a time; rows of such a
 block, about, of few places and of many; and channels of which it is a multiple, a line of the copy of the input."""
+BROAD = 8, 4
+"""Vectors of the panels of copied filters with 16 registers, where there are so many places (`COPYING` of 32): inputs
+that are in the nearest cache meet all of them. Backward, too, where lanes are then maps and need not be added up."""
+WITHIN_SHARE, WITHIN_PLACES, WITHIN_TAPS = 1.5, 48, 64
+"""Of zeros and images of a copy beside the images from which on it has no zeros; places that meet the same taps then,
+on average, at least; and taps at most."""
 
 
 def may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
@@ -57,23 +63,43 @@ def blocks(g: ConvGeometry, op: str, facts: Facts) -> Few:
     steps = outputs_apart(g, op)
     cells = math.prod(-(-n // step) for n, step in zip(g.window, steps))
     places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
-    if op == BPROP:
+    each = g.groups * math.prod(steps)
+    broad = _broad_panel(maps_out, each, facts) if cells > 1 and places >= COPYING[False] else 0
+    if op == BPROP and not broad:
         panel, most = MAPS, SUMS
     else:
         vectors, most = maps_out // facts.lanes, PLACES
-        panel = min(VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
-    items = g.groups * math.prod(steps) * -(-maps_out // panel)
+        panel = broad or min(VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
+    items = each * -(-maps_out // panel)
     parts = max(-(-places // most), min(-(-TASKS // items), places))
     part = -(-places // parts)
-    copied = op != BPROP and cells > 1 and part >= COPYING[facts.few_registers]
-    if op == BPROP:
-        channels = multiple(_each(maps_in, maps_in * 4 * MAPS * cells, BYTES), facts.lanes)
-    elif copied:
-        rows = COPIED_ROWS[part >= COPYING[False]]
+    copied = bool(broad) or (op != BPROP and cells > 1 and part >= COPYING[facts.few_registers])
+    if copied:
+        rows = COPIED_ROWS[part >= COPYING[False] and not broad]
         channels = multiple(_each(maps_in, maps_in * cells, rows), LINE)
+    elif op == BPROP:
+        channels = multiple(_each(maps_in, maps_in * 4 * MAPS * cells, BYTES), facts.lanes)
     else:
         channels = _each(maps_in, maps_in * cells, ROWS)
-    return Few(part, panel, channels, items * -(-places // part), copied)
+    return Few(part, panel, channels, items * -(-places // part), copied, _is_within(g, op))
+
+
+def _broad_panel(maps: int, each: int, facts: Facts) -> int:
+    """Maps of a panel of copied filters that has more than the vectors of a tile, or 0: `each` times as many tasks as
+    panels, which must be enough."""
+    panels = (vectors * facts.lanes for vectors in BROAD if facts.few_registers)
+    return next((panel for panel in panels if maps % panel == 0 and maps // panel * each >= TASKS), 0)
+
+
+def _is_within(g: ConvGeometry, op: str) -> bool:
+    """Whether the copy of the input is the image alone: zeros around would take longer than tiles that are not full."""
+    if math.prod(g.window) > WITHIN_TAPS or g.strides != (1, 1, 1):
+        return False
+    read, written = (g.result, g.image) if op == BPROP else (g.image, g.result)
+    reach = ((n - 1) * dilation for n, dilation in zip(g.window, g.dilations))
+    around = math.prod(n + more for n, more in zip(written, reach)) / math.prod(read)
+    met = kinds(g, 0) * kinds(g, 1) * kinds(g, 2)
+    return around >= WITHIN_SHARE and g.N * math.prod(written) >= WITHIN_PLACES * met
 
 
 def _each(length: int, size: int, most: int) -> int:
@@ -83,20 +109,22 @@ def _each(length: int, size: int, most: int) -> int:
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Few) -> float:
     """The time on one thread: taps that no place of a tile meets are not added up."""
-    backward = op == BPROP
     _, maps_out, _, _ = sides(g, op)
-    read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
+    read, written = (g.dimO, g.dimI) if op == BPROP else (g.dimI, g.dimO)
+    backward = op == BPROP and not way.copied
     high = met_taps(g, 1)
-    mixed = kinds(g, 1) * kinds(g, 2) * TILE[backward] / 2 / math.prod(written[1:])
+    mixed = 0 if way.within else kinds(g, 1) * kinds(g, 2) * TILE[backward] / 2 / math.prod(written[1:])
     products = g.flops * min(high, high * met_taps(g, 2) + mixed)
+    if op == BPROP:
+        products *= max(1.0, g.W / (g.Q * g.strides[2]))
     if backward:
-        products *= multiple(maps_out, MAPS) / maps_out * max(1.0, g.W / (g.Q * g.strides[2]))
-    again = 1 if backward else -(-math.prod(g.dimO[1:]) // PLACES)  # for each block of places
+        products *= multiple(maps_out, MAPS) / maps_out
+    again = 1 if backward else -(-math.prod(written[1:]) // PLACES)  # for each block of places
     filters = math.prod(g.dimF) * FILTER_NS + winograd_blocking.far_filters(g) * again / 2
     copied = math.prod(read[1:]) * multiple(read[0], facts.lanes)
     read_ns = next(ns[backward] for most, ns in READ_NS if copied <= most)
     moved = filters + copied * (COPY_NS + -(-maps_out // way.panel) * read_ns)
-    sum_ns = SUM_NS[backward] + (APART_NS if backward and g.strides != (1, 1, 1) else 0.0)
+    sum_ns = SUM_NS[backward] + (APART_NS if op == BPROP and g.strides != (1, 1, 1) else 0.0)
     return products / PRODUCTS[backward] + moved + math.prod(written) * sum_ns
 
 

@@ -23,7 +23,7 @@ from tensorbackend.backends import caches, cpu_conv, cpu_conv_passes, cpu_primit
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, few_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
-from tensorbackend.primitives.conv_ways import DepthwiseFew, Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_ways import TASKS, DepthwiseFew, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tests.conv_tails import tails_change_no_bit
 from tests.threads import same_bits, same_bits_shared
@@ -649,6 +649,28 @@ def test_few_places_of_filters_that_each_task_copies(
     assert f"copied={copied}" in right_of_few_places(few, sizes, "float32")
 
 
+@pytest.mark.parametrize("within", [False, True], ids=["zeros around", "the image alone"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 1, "C": 80, "K": 80, "H": 20, "W": 18, "R": 3, "S": 3, "dil_h": 5, "dil_w": 5, "pad_h": 5, "pad_w": 5},
+    {"N": 2, "C": 48, "K": 112, "H": 13, "W": 9, "R": 3, "S": 2, "str_h": 2, "str_w": 3, "pad_h": (0, 2)},
+    {"N": 3, "C": 160, "K": 64, "D": 3, "H": 4, "W": 5, "T": 2, "R": 3, "S": 3, "pad_d": 1, "pad_w": 1, "groups": 2},
+    {"N": 1, "C": 16, "K": 32, "H": 6, "W": 7, "R": 2, "S": 3, "pad_h": 3, "pad_w": 9, "dil_w": 8},
+], ids=["dilated", "strided", "deep groups", "padding alone"])  # fmt: skip
+def test_panels_of_more_vectors_than_a_tile_has(
+    few: Backend, sizes: dict[str, int], within: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also backward, where lanes are maps then, as forward; of copies with zeros around the image, and without."""
+
+    def broad(maps: int, _: int, facts: Facts) -> int:
+        return max(n * facts.lanes for n in range(1, 9) if maps % (n * facts.lanes) == 0)
+
+    monkeypatch.setattr(few_blocking, "COPYING", (1, 1))
+    monkeypatch.setattr(few_blocking, "COPIED_ROWS", (200, 200))
+    monkeypatch.setattr(few_blocking, "_broad_panel", broad)
+    monkeypatch.setattr(few_blocking, "_is_within", lambda *_: within)
+    assert f"copied=True, within={within}" in right_of_few_places(few, sizes, "float32")
+
+
 def test_few_places_and_what_follows_them(few: Backend) -> None:
     layer = few.conv_layer("float32", N=1, C=48, K=80, H=9, W=11, R=3, S=3, pad_h=1, pad_w=1)
     I, F, E = (few.array(x) for x in drawn(layer).values())
@@ -1137,6 +1159,9 @@ def test_taps_that_meet_padding_are_counted_out() -> None:
     sizes = {"N": 1, "C": 2048, "H": 33, "W": 33, "P": 33, "Q": 33, "strides": (1, 1, 1)}
     dilated = geometry(**sizes, dilations=(1, 12, 12), pads=((0, 0), (12, 12), (12, 12)))
     assert isinstance(ways(dilated)[0], Few)
+    for op, (lanes, rows) in itertools.product((FPROP, BPROP), ((8, 6), (16, 8))):
+        way = few_blocking.blocks(dilated, op, Facts(lanes, rows, 2 * lanes))
+        assert way.within and way.tasks >= TASKS
     assert [few_blocking.kinds(dilated, axis) for axis in (0, 1, 2)] == [1, 3, 3]
     for taps, stride, dilation, pad in itertools.product(range(1, 5), range(1, 4), range(1, 5), range(6)):
         places = (12 + 2 * pad - (taps - 1) * dilation - 1) // stride + 1
