@@ -119,9 +119,14 @@ class _Kernel(TextKernel):
         return copy._assign(x)
 
     def _whole(self, values: list[Any]) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
-        """Of arrays that are indexed by arrays of places: the axes by name, and the lengths of all but the first."""
+        """Of arrays that are indexed by arrays of places: the axes by name, and the lengths of all but the first.
+        Raises `ShapeError` for one without axes."""
         names, given = indexed_by_arrays(self.spec), zip(self.spec.parameters, values)
-        arrays = [(p.name, x.shape) for p, x in given if p.name in names and isinstance(x, Tensor) and x.shape]
+        arrays = [(p.name, x.shape) for p, x in given if p.name in names and isinstance(x, Tensor)]
+        for name, shape in arrays:
+            if not shape:
+                what = f"{self.name}: {name} is indexed by an array of places"
+                raise ShapeError(complain(what, "an array without axes", "an axis for each place", f"{name}[0]"))
         return tuple((name, len(shape)) for name, shape in arrays), tuple(n for _, shape in arrays for n in shape[1:])
 
     # Launches

@@ -148,6 +148,10 @@ def test_raw_arrays_are_indexed_by_an_array_of_places(be, dtype) -> None:
         np.testing.assert_array_equal(found, np.full(rows, table[0, :3].sum() + table[1, 2]))
     with pytest.raises(CompileError, match="x has 2 axes, and at another number of places"):
         pick(j, table)
+    with pytest.raises(ShapeError, match=r"pick: x is indexed by an array of places\n.*without axes\n.*\n.*x\[0\]"):
+        pick(j, be.array(np.asarray(1, dtype), min_dims=0))
+    with pytest.raises(ShapeError, match=r"after: x is indexed by an array of places"):
+        after(np.zeros((3, 2), np.int32), np.asarray(1, dtype), axis=0)
 
 
 def test_raw_arrays_are_indexed_by_the_body(be) -> None:
