@@ -92,11 +92,8 @@ class CPUTensor(Tensor):
         kind = dtypes.as_dtype(ary.dtype)
         if not ary.dtype.isnative or any(s % kind.itemsize for s in ary.strides):
             given = f"{ary.dtype} with strides of {ary.strides} bytes"
-            raise ShapeError(
-                complain(
-                    "array view: layout", given, "native byte order, whole-element strides", "np.ascontiguousarray"
-                )
-            )
+            expected, hint = "native byte order, whole-element strides", f"array.astype('{kind.name}')"
+            raise ShapeError(complain("array view: layout", given, expected, hint))
         address = ary.__array_interface__["data"][0]
         if address % kind.alignment:
             given, expected = f"{ary.dtype} at address {address}", f"a multiple of {kind.alignment}"

@@ -245,6 +245,14 @@ def test_arrays_that_no_tensor_can_view(backend, host) -> None:
         backend.view(host)
 
 
+@pytest.mark.parametrize("host", [np.arange(4).astype(">i4"), np.zeros(4, [("a", np.int8), ("b", np.int32)])["b"]],
+                         ids=["byte order", "odd strides"])  # fmt: skip
+def test_what_is_said_of_an_array_that_cannot_be_viewed_makes_one_that_can(backend, host) -> None:
+    with pytest.raises(ShapeError, match=r"array\.astype\('int32'\)"):
+        backend.view(host)
+    np.testing.assert_array_equal(backend.view(host.astype("int32"), min_dims=0).get(), host)
+
+
 # DLPack
 
 
