@@ -31,16 +31,20 @@ class Linear(Link):
                  initial_bias: Any = None) -> None:  # fmt: skip
         super().__init__()
         in_size, out_size = (None, in_size) if out_size is None else (in_size, out_size)
-        self.in_size, self.out_size = in_size, out_size
+        self.out_size = out_size
         with self.init_scope():
             self.W = Weights(initializers.as_initializer(initialW), None if in_size is None else (out_size, in_size))
             self.b = None if nobias else Weights(0 if initial_bias is None else initial_bias, out_size)
 
+    @property
+    def in_size(self) -> int | None:
+        """The numbers of a sample; None until W has an array, by a call, a file or a copy."""
+        return self.W.shape[1] if self.W.is_initialized else None
+
     def forward(self, x: Array, n_batch_axes: int = 1) -> Variable:
         """The map of x (N, …), seen as (N, in_size)."""
         if not self.W.is_initialized:
-            self.in_size = _width("Linear", x, n_batch_axes)
-            self.W.initialize((self.out_size, self.in_size))
+            self.W.initialize((self.out_size, _width("Linear", x, n_batch_axes)))
         return F.linear(x, self.W, self.b, n_batch_axes)
 
 

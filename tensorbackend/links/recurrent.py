@@ -140,7 +140,7 @@ class _NStep(ChainList):
         super().__init__()
         ranges.check(type(self).__name__, "an int of 1 or more", n_layers=n_layers)
         ranges.check(type(self).__name__, "0 or more, and below 1", dropout=dropout)
-        self.n_layers, self.in_size, self.out_size, self.dropout = n_layers, in_size, out_size, dropout
+        self.n_layers, self.out_size, self.dropout = n_layers, out_size, dropout
         for k in range(n_layers * self._directions):
             unit, size = Link(), in_size if k < self._directions else out_size * self._directions
             for i in range(self._count):
@@ -148,6 +148,12 @@ class _NStep(ChainList):
                 unit.add_param(f"w{i}", None if width is None else (out_size, width), initializer=initialW)
                 unit.add_param(f"b{i}", out_size, initializer=0 if initial_bias is None else initial_bias)
             self.append(unit)
+
+    @property
+    def in_size(self) -> int | None:
+        """The numbers of a step of a sequence; None until the weights have arrays, by a call, a file or a copy."""
+        w = self[0].w0
+        return w.shape[1] if w.is_initialized else None
 
     @property
     def ws(self) -> list[list[Any]]:
@@ -168,8 +174,7 @@ class _NStep(ChainList):
             if len(xs[0].shape) != 2:
                 given = f"shape {xs[0].shape}"
                 raise ValueError(complain(f"{type(self).__name__}: sequences", given, "(length, in_size)"))
-            self.in_size = xs[0].shape[1]
-            w.initialize((self.out_size, self.in_size))
+            w.initialize((self.out_size, xs[0].shape[1]))
         b = self[0].b0._known()
         shape = (len(self), len(xs), self.out_size)
         states = [arrays.zeros(arrays.backend_of(b), shape, b.dtype) if s is None else s for s in states]

@@ -437,6 +437,7 @@ def test_layers_over_sequences_go_back_from_one_output(kind, wanted, be, array, 
 @pytest.mark.parametrize("kind", N_STEPS)
 def test_layers_over_sequences_are_copied_and_saved(kind, be, array, host) -> None:
     link, xs = made_n_step(kind, None).to_device(be), [array(x) for x in sequences()]
+    assert link.in_size is None
     none = [None] * (1 + ("LSTM" in kind))
     *_, ys = link(*none, xs)
     assert link.in_size == 3 and all(p.is_initialized for p in link.params())
@@ -445,6 +446,7 @@ def test_layers_over_sequences_are_copied_and_saved(kind, be, array, host) -> No
     loaded = made_n_step(kind, None).to_device(be)
     serializers.load_npz(io.BytesIO(file.getvalue()), loaded)
     for other in (loaded, link.copy("copy"), link.copy()):
+        assert other.in_size == 3
         assert [name for name, _ in other.namedparams()] == [name for name, _ in link.namedparams()]
         assert all((host(a) == host(b)).all() for a, b in zip(other(*none, xs)[-1], ys, strict=True))
     link.copy("copy")[0].w0.array.fill(0)
