@@ -25,12 +25,7 @@ class _CallRecorder(Recorder):
 
     repeatable = True
 
-    def _stand_ins(self) -> dict[str, Callable]:
-        """As of any recorder; what `repeat=` asks for is more than launches."""
-        timed = self._standing_in("_record_repeats", self._refusal("a time"), within_steps=True)
-        return super()._stand_ins() | {"_record_repeats": timed}
-
-    def _refusal(self, what: str) -> Callable:
+    def _refusal(self, what: str, hint: str = "") -> Callable:
         def note(original: Callable, *arguments: Any, **keywords: Any) -> Any:
             self.repeatable = False
             return original(*arguments, **keywords)

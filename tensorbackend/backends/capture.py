@@ -257,6 +257,8 @@ class Recorder:
         made["_flush"] = lambda: self._flush(flush) if self.is_here() else flush()
         for name, stand_in in (("_next_draw", self._next_draw), ("_draw_numbers", self._draw_numbers)):
             made[name] = self._standing_in(name, stand_in, within_steps=True)
+        timed = self._refusal("the time of repeat=", "call the method without it, and time the program")
+        made["_record_repeats"] = self._standing_in("_record_repeats", timed, within_steps=True)
         return made
 
     def _standing_in(self, name: str, stand_in: Callable, elsewhere: Callable | None = None,
@@ -290,11 +292,10 @@ class Recorder:
                 text = f"capture: {who} works on the function's tensors"
                 raise CaptureError(complain(text, user_line(), "statements of the function, in its thread"))
 
-    def _refusal(self, what: str) -> Callable:
+    def _refusal(self, what: str, hint: str = "return the tensor, and read it after the call") -> Callable:
         """What stands in for something that cannot be repeated."""
 
         def refuse(original: Callable, *arguments: Any, **keywords: Any) -> Any:
-            hint = "return the tensor, and read it after the call"
             raise CaptureError(complain(f"capture: {what} cannot be repeated", user_line(), "work on tensors", hint))
 
         return refuse

@@ -637,6 +637,7 @@ READS: dict[str, Callable[[Backend, Tensor], Any]] = {
     "histogram": lambda be, x: x.hist("x"),
     "close": lambda be, x: be.cleanup_backend(),
     "allocator": lambda be, x: be.empty((3, 4), allocator=bytearray),
+    "time": lambda be, x: be.compound_dot(x, x.T, be.empty((3, 3)), repeat=2),
 }
 
 
