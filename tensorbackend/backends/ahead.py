@@ -161,6 +161,7 @@ def _forget() -> None:
     _timer = None
     for waiting in _open:
         waiting.process.stdin.close()
+        waiting.process.stdout.close()  # else Python warns of it as it goes, where somebody asked for such warnings
         waiting.process.returncode = 0  # so that nobody here waits for it
     _open.clear()
     _kept.clear()
