@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"no folder {path.parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
+    written = path if path.exists() else path.parent
+    if not os.access(written, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{written} may not be written")
     return path
 
 

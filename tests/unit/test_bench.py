@@ -353,6 +353,16 @@ def test_options_that_cannot_be_are_refused_before_anything_is_measured(capsys, 
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_files_that_may_not_be_written_are_refused_before_anything_is_measured(capsys, monkeypatch, tmp_path) -> None:
+    there = tmp_path / "there.json"
+    there.touch()
+    monkeypatch.setattr(os, "access", lambda *asked: False)  # as in a folder of somebody else's
+    for file, named in ((there, there), (tmp_path / "x.json", tmp_path)):
+        with pytest.raises(SystemExit):
+            options("--json", str(file))
+        assert f"argument --json: {named} may not be written" in capsys.readouterr().err
+
+
 def test_a_pattern_that_no_case_matches_is_named() -> None:
     session, written = quiet_session("--only", "nothing")
     session.run([case({"a": lambda: contender("a")})])
