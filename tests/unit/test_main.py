@@ -271,9 +271,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('measured')")
     monkeypatch.setattr(bench, "families", lambda: {"fails": tmp_path / "fails.py"})
     for page, why in ((tmp_path / "nowhere" / "page.html", "no folder"), (tmp_path, "is a folder")):
-        assert command_line.main(["bench", "--report", str(page)]) == 1
-        said = capsys.readouterr()
-        assert why in said.err and "measured" not in said.out + said.err
+        refused(["bench", "--report", str(page)], capsys, f"argument --report: .*{why}")
 
 
 def test_bench_says_which_backends_there_are(capsys) -> None:
