@@ -73,7 +73,8 @@ def step(p: int, network: Network, link: Link) -> float:
 
 
 def draw(networks: list[Network], links: list[Link], path: Path) -> None:
-    """Efficiency against nodes as an image."""
+    """Efficiency against nodes as an image, in a folder that is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -96,7 +97,10 @@ def draw(networks: list[Network], links: list[Link], path: Path) -> None:
 
 def _link(text: str) -> Link:
     name, _, figures = text.rpartition(":")
-    alpha, rate = map(float, figures.split())
+    try:
+        alpha, rate = map(float, figures.split())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected 'NAME: US GB/S'") from None
     return Link(name, alpha * 1e-6, 1e-9 / rate)
 
 

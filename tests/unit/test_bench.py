@@ -432,6 +432,12 @@ def test_a_result_that_cannot_go_on_is_said_before_anything_is_measured(tmp_path
         options("--json", str(tmp_path / "old.json"))
 
 
+def test_a_network_that_is_none_is_said_in_a_line() -> None:
+    command = [sys.executable, "benchmarks/scaling.py", "--links", "mine 20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."})
+    assert done.returncode == 2 and "'mine 20' given, expected 'NAME: US GB/S'" in done.stderr
+
+
 def test_compare_says_when_no_contender_matches(tmp_path: Path) -> None:
     path = result(tmp_path / "old.json", 10.0, 0.5, 0.5)
     command = [sys.executable, "benchmarks/compare.py", path, path, "--only", "theirs"]
