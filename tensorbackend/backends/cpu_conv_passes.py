@@ -273,8 +273,7 @@ class DirectPass(Pass):
         g, maps = self.geometry, EDGE if self.way.planes else self.facts.lanes
         rows, inputs = (EDGE, math.prod(g.dimF[:-1])) if conv_blocking.few_channels(g) else (HALF, g.C)
         whole = not (g.K % maps or self.way.planes and inputs % rows)
-        alike = self.dtype == dtypes.compute(self.dtype)
-        return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
+        return self.op == UPDATE and self.way.splits == g.groups == 1 and whole
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """Zeros for phases without taps, copies, products; of the filters' gradient products, sums of segments."""
