@@ -58,13 +58,13 @@ class _Writer:
         self._known: dict[str, Any] = {"word": word}
 
     def tree(self, root: Any) -> bool:
-        """Write how operands are found, and which of them are the same. False for what is no plain tree."""
+        """Write how operands are found, and which of them are the same. False where a part has none."""
         alike: dict[Any, list[str]] = {}
         self._names[id(root)] = "root"
         stack = [root]
         while stack:
             node = stack.pop()
-            if type(node) is not OpTreeNode or not node.inputs:
+            if not node.inputs:
                 return False
             found = [self._operand(x, alike, stack) for x in node.inputs]
             self._lines.append(f"{', '.join(found)}, = {self._names[id(node)]}.inputs")

@@ -72,10 +72,28 @@ def test_targets_that_are_read_and_targets_that_overlap(be):
         expected = low.get() * 0.5 + 1
         low[:] = low * 0.5 + 1.0
         np.testing.assert_array_equal(low.get(), expected)
+    assert repeated(be) == 1
     for source in [apart] * 5 + [high, low, apart]:
         expected = source.get() * 0.25 + 1
         low[:] = source * 0.25 + 1.0
         np.testing.assert_array_equal(low.get(), expected)
+
+
+def test_parts_of_the_target_are_written_where_they_lie(be):
+    x, o = be.array(values(1)[0]), be.empty((N,))
+    for start in [3] * 5 + [8, 3]:
+        part = (x + 1.0)[start : start + 5] * 2.0
+        o[:] = tensorbackend.Autodiff(part, be).get_grad_op_tree([x])[0]
+        np.testing.assert_array_equal(o.get(), np.where((np.arange(N) >= start) & (np.arange(N) < start + 5), 2, 0))
+    assert repeated(be) == 1
+
+
+def test_statements_that_read_positions(be):
+    x = be.array(values(1)[0])
+    words, o = be.array(np.arange(N) % 4, dtype=np.int32), be.empty((4, N))
+    for k in range(6):
+        o[:] = (x + k) * be.onehot(words, axis=0)
+        np.testing.assert_array_equal(o.get(), (x.get() + k) * (np.arange(4)[:, None] == words.get()))
 
 
 def test_numbers_that_are_refused_are_refused_again(be):
