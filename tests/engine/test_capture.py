@@ -725,6 +725,9 @@ def test_shared_memory_must_be_shared_alike(backend: Backend) -> None:
         np.testing.assert_array_equal(y.get(), x.get().T + 1)
         with pytest.raises(ValueError, match="memory is shared otherwise"):
             program(x, x)
+    other_way = backend.capture(lambda y, x: step(x, y), y, x)
+    with pytest.raises(ValueError, match="memory is shared otherwise"):
+        other_way(x, x)
     in_place = backend.capture(step, x, x)
     with pytest.raises(ValueError, match="memory is shared otherwise"):
         in_place(x, y)
@@ -734,6 +737,45 @@ def test_shared_memory_must_be_shared_alike(backend: Backend) -> None:
     result = backend.capture(lambda x: backend.evaluate(x.T * 2), x)
     with pytest.raises(ValueError, match="memory is shared otherwise"):
         result(result(x))
+
+
+def test_shared_memory_must_lie_alike(backend: Backend) -> None:
+    whole = numbers(backend, (6, 4), 1)
+    low = whole[:4]
+
+    def step(x: Tensor, y: Tensor) -> None:
+        y[:] = x + 1
+
+    arguments = backend.capture(step, low, whole[1:5])
+    elsewhere = backend.capture(lambda y: step(low, y), whole[1:5])
+    apart = backend.capture(lambda y: step(low, y), backend.zeros((4, 4)))
+    for program, wrong in (arguments, (low, whole[2:])), (elsewhere, (whole[2:],)), (apart, (low,)):
+        before = whole.get()
+        with pytest.raises(ValueError, match="memory is shared otherwise"):
+            program(*wrong)
+        np.testing.assert_array_equal(whole.get(), before)
+
+
+def test_memory_side_by_side_is_not_shared(backend: Backend) -> None:
+    """Neither of arguments with each other, nor of one with what the function finds elsewhere and writes."""
+    whole = numbers(backend, (6, 4), 1)
+    low, middle, high = whole[:2], whole[2:4], whole[4:]
+
+    def step(x: Tensor, y: Tensor) -> None:
+        y[:] = x + 1
+
+    def count(x: Tensor, y: Tensor) -> None:
+        step(x, y)
+        middle[:] = middle + x
+
+    for function, pairs in (step, [(low, middle), (middle, low)]), (count, [(low, high), (high, low)]):
+        program = backend.capture(function, numbers(backend, (2, 4), 2), backend.zeros((2, 4)))
+        for x, y in pairs:
+            before, other = x.get(), middle.get()
+            program(x, y)
+            np.testing.assert_array_equal(y.get(), before + 1)
+        if function is count:
+            np.testing.assert_array_equal(middle.get(), other + before)
 
 
 def test_captures_do_not_nest_but_programs_do(backend: Backend, x: Tensor) -> None:
