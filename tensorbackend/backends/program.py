@@ -248,9 +248,10 @@ class Program:
         if not again:
             self._last = None
             self._bind(leaves)
-        self._first, self._key = be._take_draws(self._draws) if self._draws else 0, be._key
-        if self._draws or not again:
-            self._native.give(self._addresses, self._first, self._key, self._values)
+        first, key = be._take_draws(self._draws) if self._draws else 0, be._key
+        if self._draws or not again or key != self._key:
+            self._native.give(self._addresses, first, key, self._values)
+        self._first, self._key = first, key
         self._last = arguments if self._tensors_only else None
         if watch.wanted(be):
             self._run_watched()

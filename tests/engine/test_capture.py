@@ -151,6 +151,24 @@ def test_a_pinned_draw_stays_and_one_pinned_inside_goes_on(backend: Backend) -> 
     both_ways(backend, step, [(x,)] * 3, [w])
 
 
+def test_a_pinned_draw_follows_the_key_of_each_call(backend: Backend) -> None:
+    x, y, state = backend.ones((4, 5)), backend.zeros((4, 5)), backend.rng_get_state()
+    cost = backend.sum(x * backend.dropout(0.5))
+    (mask,) = tb.Autodiff(cost, backend).get_grad_op_tree([x])
+
+    def step() -> None:
+        y[:] = x * mask
+
+    program = backend.capture(step)
+    for key in (1, 2):
+        backend.rng_set_state((state[0], key, state[2]))
+        step()
+        expected = y.get()
+        program()
+        np.testing.assert_array_equal(y.get(), expected)
+    backend.rng_set_state(state)
+
+
 def test_stochastic_rounding_goes_on(backend: Backend) -> None:
     y = backend.zeros((8, 8))
     y.rounding = 5
