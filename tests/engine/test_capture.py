@@ -535,6 +535,17 @@ def test_independent_work_side_by_side_has_the_same_bits(backend: Backend) -> No
     both_ways(backend, step, calls, [*weights, *state])
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_any_number_of_launches_runs_side_by_side(backend: Backend, count: int) -> None:
+    state = [numbers(backend, (100, 400), n) for n in range(count)]
+
+    def step(k: float) -> None:
+        for x in state:
+            x[:] = backend.tanh(x) * k
+
+    both_ways(backend, step, [(0.5,), (0.25,)], state)
+
+
 # Memory
 
 
