@@ -38,7 +38,7 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(x, Variable):  # what is noted would be of the array that it has now
                 given = f"{name}: {type(x).__name__} {x.label}"
                 raise TypeError(complain("fused: a variable by keyword", given, "an argument by position"))
-        mode = (lookup("train"), lookup("type_check"))
+        mode = (lookup("train"), lookup("type_check"), lookup("dtype"))
         return rule(*arguments, mode=mode, keywords=tuple(sorted(keywords.items())))
 
     return wrapper
@@ -51,12 +51,12 @@ class _FusedRule(Rule):
         super().__init__(f"fused {getattr(fn, '__name__', 'function')}", self._trees, self._gradients)
         self._fn = fn
 
-    def _run(self, operands: Sequence[Any], mode: tuple[bool, bool], keywords: tuple) -> tuple[Any, list[tuple]]:
+    def _run(self, operands: Sequence[Any], mode: tuple, keywords: tuple) -> tuple[Any, list[tuple]]:
         """What the function gives for trees, and what it called."""
-        train, checks = mode
+        train, checks, dtype = mode
         # What is noted does not depend on where it is called; backward may be called in another mode than forward.
         with force_backprop_mode(), using_config("train", train), using_config("type_check", checks):
-            with noting() as calls:
+            with using_config("dtype", dtype), noting() as calls:
                 arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
                 found = self._fn(*arguments, **dict(keywords))
         made = found if isinstance(found, tuple) else (found,)
@@ -66,11 +66,11 @@ class _FusedRule(Rule):
                 raise TypeError(complain("fused: a result that does not come of the arguments", given, "variables"))
         return found, calls
 
-    def _trees(self, *operands: Any, mode: tuple[bool, bool], keywords: tuple) -> Any:
+    def _trees(self, *operands: Any, mode: tuple, keywords: tuple) -> Any:
         found, _ = self._run(operands, mode, keywords)
         return tuple(y._data for y in found) if isinstance(found, tuple) else found._data
 
-    def _gradients(self, g: Any, y: Any, *operands: Any, mode: tuple[bool, bool], keywords: tuple) -> tuple[Any, ...]:
+    def _gradients(self, g: Any, y: Any, *operands: Any, mode: tuple, keywords: tuple) -> tuple[Any, ...]:
         nodes = [opaque(x) if hasattr(x, "structure") else x for x in operands]
         found, calls = self._run(nodes, mode, keywords)
         made = found if isinstance(found, tuple) else (found,)

@@ -150,6 +150,17 @@ def test_what_was_not_checked_is_checked_later(array) -> None:
         function(*operands)
 
 
+def test_numbers_beside_integers_are_of_the_type_that_holds_in_the_call() -> None:
+    def product(x: tb.Variable) -> tb.Variable:
+        x, number = F.broadcast(x, 0.1)
+        return x * number
+
+    function, x = tb.fused(product), np.arange(3)
+    for dtype in (np.float32, np.float64):
+        with tb.using_config("dtype", dtype):
+            assert function(x).dtype == product(x).dtype == dtype
+
+
 @pytest.mark.parametrize("train", [True, False])
 def test_the_way_back_is_that_of_the_mode_in_which_it_was_called(train, array, host) -> None:
     x = tb.Variable(array(np.ones((30, 30))))
