@@ -778,7 +778,9 @@ def test_shared_memory_must_lie_alike(backend: Backend) -> None:
     arguments = backend.capture(step, low, whole[1:5])
     elsewhere = backend.capture(lambda y: step(low, y), whole[1:5])
     apart = backend.capture(lambda y: step(low, y), backend.zeros((4, 4)))
-    for program, wrong in (arguments, (low, whole[2:])), (elsewhere, (whole[2:],)), (apart, (low,)):
+    written = backend.capture(lambda x: step(low + x, low), backend.zeros((4, 4)))
+    cases = (arguments, (low, whole[2:])), (elsewhere, (whole[2:],)), (apart, (low,)), (written, (whole[1:5],))
+    for program, wrong in cases:
         before = whole.get()
         with pytest.raises(ValueError, match="memory is shared otherwise"):
             program(*wrong)
