@@ -82,6 +82,14 @@ def test_a_part_without_a_gradient_has_zeros(array) -> None:
     assert (arrays.to_cpu(g.array) == wanted).all()
 
 
+def test_gradients_of_parts_have_the_types_of_what_they_are_of(array, host) -> None:
+    x, y = tb.Variable(array(np.arange(6), np.float16)), tb.Variable(array(np.ones(4)))
+    F.sum(tb.fused(lambda x, y: x[2:] * y + x[:4])(x, y)).backward()
+    assert (x.grad.dtype, y.grad.dtype) == (np.float16, np.float32)
+    np.testing.assert_array_equal(host(x.grad), [1, 1, 2, 2, 1, 1])
+    np.testing.assert_array_equal(host(y.grad), [2, 3, 4, 5])
+
+
 def test_joined_arrays_lie_in_memory_as_what_is_joined(be, array) -> None:
     """Images with the batch last, as convolutions make them, came out with the batch first."""
     x = F.transpose(array(X), (3, 0, 1, 2))

@@ -29,6 +29,9 @@ def test_facts(be, array) -> None:
     y = F.tanh(x)
     assert y.rank == 1 and y.creator is y.creator_node and y.creator.label == "tanh" and y.creator.rank == 0
     assert tb.Variable().label == "uninitialized" and "tanh" in y.debug_print()
+    assert tb.Variable().xp is np and y.xp is tb.get_array_module(y.array)
+    assert tb.Variable().debug_print().count("none") == 2 and "(uninitialized)" in tb.Variable().summary()
+    assert "array: empty" in tb.Variable(array(np.ones((0, 2)))).debug_print()
 
 
 @pytest.mark.parametrize("kind", [">f4", "<f4", ">f8", ">f2"])
@@ -82,6 +85,14 @@ def test_what_is_written_in_place_keeps_its_byte_order() -> None:
     (grad,) = tb.gradient_check.numerical_grad(lambda: (data * data,), (data,), (np.ones(2),))
     testing.assert_allclose(grad, [6.0, 6.0], rtol=1e-2)
     assert grad.dtype.isnative and data.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("part", [np.s_[::-1], np.s_[1:3, ::-2], np.s_[:, 2]])
+def test_tensors_on_arrays_know_which_memory_is_theirs(part) -> None:
+    whole = np.ones((4, 5), np.float32)
+    seen, x = arrays.tensor_of(whole[part]), whole.ctypes.data
+    places = np.arange(x, x + whole.nbytes, 4).reshape(4, 5)[part]
+    assert (seen.address, seen.start, seen.stop) == (places.flat[0], places.min(), places.max() + 4)
 
 
 def test_data_is_the_users_memory(array, host) -> None:
