@@ -650,3 +650,16 @@ def test_a_check_says_function_expression_and_values(array) -> None:
     assert "Checked" in text and "in_types[0].shape[1] == in_types[1].shape[1]" in text and "3 != 4" in text
     with tb.using_config("type_check", False), pytest.raises(ValueError):
         Checked().apply((array(np.ones((2, 3))), array(np.ones((2, 4))), array(np.ones((2, 3)))))
+
+
+@pytest.mark.parametrize("names, text", [(("x", "y", "z"), "y.shape == z.shape"), (("x", "y"), "in_types.size() == 2")])
+def test_a_check_may_name_its_inputs(names, text, array) -> None:
+    class Checked(UnifiedMulAdd):
+        def check_type_forward(self, in_types):
+            tb.type_check._argname(in_types, names)
+            tb.type_check.expect(in_types[1].shape == in_types[2].shape)
+
+    x = array(np.ones((2, 3)))
+    with pytest.raises(InvalidType) as caught:
+        Checked().apply((x, x, x[:1]))
+    assert text in str(caught.value)
