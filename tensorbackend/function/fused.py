@@ -35,13 +35,20 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
         for name, x in keywords.items():
-            if isinstance(x, Variable):  # what is noted would be of the array that it has now
-                given = f"{name}: {type(x).__name__} {x.label}"
+            for v in _variables_in(x):  # what is noted would be of the array that it has now
+                given = f"{name}: {type(v).__name__} {v.label}"
                 raise TypeError(complain("fused: a variable by keyword", given, "an argument by position"))
         mode = (lookup("train"), lookup("type_check"), lookup("dtype"))
         return rule(*arguments, mode=mode, keywords=tuple(sorted(keywords.items())))
 
     return wrapper
+
+
+def _variables_in(x: Any) -> list[Variable]:
+    """The variables that a keyword's value is, or holds in tuples."""
+    if isinstance(x, tuple):
+        return [v for part in x for v in _variables_in(part)]
+    return [x] if isinstance(x, Variable) else []
 
 
 class _FusedRule(Rule):

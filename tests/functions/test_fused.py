@@ -246,8 +246,10 @@ def test_variables_of_a_fused_function_around_are_arguments_too(array) -> None:
         tb.fused(lambda x: tb.fused(lambda y: y * x)(F.tanh(x)))(x)
     with pytest.raises(TypeError, match="does not come of the arguments"):
         tb.fused(lambda x: tb.fused(lambda y: x)(F.tanh(x)))(x)
-    product = tb.fused(lambda x, y: x * y)
-    for call in (lambda x: product(x, y=x), tb.fused(lambda x: product(x, y=F.tanh(x)))):
+    product, held = tb.fused(lambda x, y: x * y), tb.fused(lambda x, y: x * y[0][0])
+    constant = tb.Variable(x.array, requires_grad=False)
+    for call in (lambda x: product(x, y=x), tb.fused(lambda x: product(x, y=F.tanh(x))),
+                 lambda x: held(x, y=((constant,),))):  # fmt: skip
         with pytest.raises(TypeError, match="a variable by keyword\\s+given     y: "):
             call(x)
     results = []
