@@ -13,7 +13,7 @@ from tensorbackend.backends.cpu_conv_around import pass_of
 from tensorbackend.backends.cpu_conv_passes import Pass
 from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_ways import TASKS, Direct, Facts, Way
+from tensorbackend.primitives.conv_ways import TASKS, Facts, Way
 
 __all__ = ["facts", "prepare_conv"]
 
@@ -26,7 +26,8 @@ def facts(dtype: np.dtype) -> Facts:
 
 
 def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) -> jit.Prepared:
-    """The launches of a convolution or of one of its gradients, by the fastest way that `scratch_size` bytes allow.
+    """The launches of a convolution or of one of its gradients, by the fastest way that `scratch_size` bytes allow, or
+    where they allow none by the last one.
 
     `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. The cost model says what is fastest
     or, with `tune`, the clock. Raises `CompileError`.
@@ -45,9 +46,10 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
     passes: list[Pass] = []
     for way in ways:
         made, fits = _made(step, kernels, way, scratch_size)
-        passes += [made] if fits or isinstance(way, Direct) and not passes else []
+        passes += [made] if fits else []
         if passes and not timed:
             break
+    passes = passes or [made]  # the last way needs least memory
     if len(passes) == 1:
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]

@@ -1227,6 +1227,22 @@ def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
     assert results == [False, True]
 
 
+@pytest.mark.parametrize("bound", [1 << 16, 1])
+def test_of_several_direct_ways_too_the_one_that_fits_is_taken(
+    cc: Any, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    """As there are with a matrix unit; the last one where none fits."""
+
+    def two(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct]:
+        for rows in (g.P, 1):
+            yield conv_blocking._DirectCost(g, op, facts, itemsize, 0, rows, g.Q, 8)._with(False)[1]
+
+    monkeypatch.setattr(conv_blocking, "choices", two)
+    backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0)
+    layer = backend.conv_layer("float32", N=1, C=8, K=8, H=40, W=10, R=3, S=3)
+    assert chosen(backend, layer).startswith("// Direct(rows=1,")
+
+
 @pytest.mark.parametrize("bound", [1 << 21, 1 << 22])
 def test_a_bound_on_scratch_lets_neither_threads_nor_tails_change_a_bit(cc: Any, bound: int) -> None:
     """Between them they would decide which ways the bound allows."""
