@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tensorbackend import dtypes
 from tensorbackend.backends import written
 from tensorbackend.backends.cpu_conv_passes import JOINED, PASSES, Pass, Place, head_between, source_of
 from tensorbackend.graph import indexing
@@ -40,8 +39,6 @@ class _Around(Pass):
     FILE: ClassVar[str]
     TAKEN: ClassVar[dict[str, tuple[str, ...]]]
     """Of each pass the operands that are rearranged, as in `PLACES`."""
-    ADDS: ClassVar[bool]
-    """Whether results are added up when they are put back, before they are narrowed."""
     PUT: ClassVar[tuple[str, ...]]
     """The passes whose results are put back. Those of others, and their tails, the other pass computes in place."""
 
@@ -66,8 +63,6 @@ class _Around(Pass):
             ref._replace(shape=getattr(g, name), strides=indexing.contiguous_strides(getattr(g, name)))
             for ref, name in zip((*step.inputs, step.output), _DIMS[step.op.name])
         ]
-        if put and cls.ADDS:
-            refs[-1] = refs[-1]._replace(dtype=dtypes.compute(step.output.dtype))
         tail = None if put else step.tail
         return replace(step, params=(g,), inputs=refs[:2], output=refs[2], tail=tail, cache={})
 
@@ -129,7 +124,7 @@ class _Around(Pass):
 class _Parted(_Around):
     """`kernels/c/space_to_batch.c`: images and errors taken apart, results put together."""
 
-    FILE, ADDS = "space_to_batch.c", False
+    FILE = "space_to_batch.c"
     TAKEN = {FPROP: ("in",), BPROP: ("in",), UPDATE: ("in", "filters")}
     PUT = (FPROP, BPROP)
 
@@ -162,7 +157,7 @@ class _Parted(_Around):
 class _Unrolled(_Around):
     """`kernels/c/unroll_depth.c`: planes of images copied for each cell of depth, those of their gradient added up."""
 
-    FILE, ADDS = "unroll_depth.c", True
+    FILE = "unroll_depth.c"
     TAKEN = {FPROP: ("in",), BPROP: (), UPDATE: ("in",)}
     PUT = (BPROP,)
 
