@@ -744,7 +744,8 @@ def _plain_alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd
     {"N": 32, "C": 10, "K": 11, "H": 6, "W": 6, "R": 3, "S": 7, "dil_w": 2, "pad_h": 4, "pad_w": 8},
     {"N": 50, "C": 24, "K": 6, "H": 4, "W": 20, "R": 3, "S": 6, "str_w": 4, "pad_w": 1, "groups": 2},
     {"N": 49, "C": 8, "K": 17, "H": 9, "W": 11, "R": 7, "S": 7},
-], ids=["five", "strided and far", "dilated", "gaps", "seven"])  # fmt: skip
+    {"N": 8, "C": 6, "K": 64, "H": 6, "W": 5, "R": 3, "S": 3, "pad_h": 2, "groups": 2},
+], ids=["five", "strided and far", "dilated", "gaps", "seven", "groups of whole vectors"])  # fmt: skip
 def test_taps_that_meet_padding_are_left_out(plain: Backend, sizes: dict[str, int], dtype: str) -> None:
     layer = plain.conv_layer(dtype, **sizes)
     operands = {name: x.astype(dtype) for name, x in drawn(layer).items()}
