@@ -823,7 +823,9 @@ def test_maps_lie_in_lanes_where_rows_are_short() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("maps", [{"C": 8, "K": 8, "groups": 8}, {"C": 3, "K": 16}], ids=["depthwise", "dense"])
+@pytest.mark.parametrize("maps", [
+    {"C": 8, "K": 8, "groups": 8}, {"C": 8, "K": 16, "groups": 8}, {"C": 3, "K": 16},
+], ids=["depthwise", "two maps of each", "dense"])  # fmt: skip
 def test_one_place_of_one_image(cc: None, maps: dict[str, int], dtype: str) -> None:
     """Its results are copied to the layer's shape by a tail over one column."""
     backend = Backend.allocate_backend("cpu", rng_seed=0)
@@ -852,6 +854,7 @@ def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(depthwise: str, value: f
 def test_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer("float32", N=1, C=8, K=8, H=1, R=1, **sizes)
+    assert not chosen(backend, layer).startswith("// Depthwise")  # of which tables would be on the stack
     operands = {name: np.ones_like(x) for name, x in drawn(layer).items()}
     forward, backward, update = run(backend, layer, operands)
     products = sizes["S"] * 8 // sizes.get("groups", 1)
@@ -915,7 +918,8 @@ def test_gradients_of_patches_take_no_longer_for_their_phases(plain: Backend) ->
     {"N": 3, "C": 5, "K": 40, "H": 35, "W": 38, "R": 5, "S": 4, "str_h": 4, "str_w": 3, "pad_h": 2},
     {"N": 2, "C": 9, "K": 70, "D": 4, "H": 23, "W": 20, "T": 2, "R": 3, "S": 3, "str_d": 2, "str_h": 9, "str_w": 2},
     {"N": 2, "C": 6, "K": 20, "H": 17, "W": 33, "R": 3, "S": 3, "str_h": 20, "str_w": 2, "pad_h": 4, "groups": 2},
-], ids=["uneven phases", "gaps and depth", "phases of one row"])  # fmt: skip
+    {"N": 2, "C": 4, "K": 12, "H": 9, "W": 15, "R": 2, "S": 3, "str_w": 2, "dil_w": 2},
+], ids=["uneven phases", "gaps and depth", "phases of one row", "dilated by the stride"])  # fmt: skip
 @pytest.mark.parametrize("each", [1, 2, 5])
 def test_phases_share_a_copy_of_their_errors(
     cc: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], each: int
@@ -1148,11 +1152,24 @@ def test_winograd_is_for_squares_in_float32(op: str) -> None:
     assert [type(w) for w in ways(geometry(), op, itemsize=8)] == [Direct]
 
 
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_winograd_is_for_planes(op: str) -> None:
+    assert winograd_blocking.may_be_cut(geometry(D=5, M=5), op)
+    for depth in (
+        {"D": 5, "M": 3, "T": 3},
+        {"D": 5, "M": 3, "strides": (2, 1, 1)},
+        {"D": 5, "M": 6, "pads": ((1, 0), (1, 1), (1, 1))},
+    ):
+        assert not winograd_blocking.may_be_cut(geometry(**depth), op)
+    assert winograd_blocking.may_be_cut(geometry(P=14, Q=14, strides=(1, 2, 2)), op) == (op != BPROP)
+
+
 @pytest.mark.parametrize("op", [FPROP, BPROP])
 def test_filters_of_few_places_are_not_copied(op: str) -> None:
     small = {"N": 1, "C": 512, "K": 512, "H": 5, "W": 5, "P": 5, "Q": 5}
     assert isinstance(ways(geometry(**small), op)[0], Few)
-    assert not any(isinstance(way, Few) for g in (geometry(), geometry(**{**small, "K": 500})) for way in ways(g, op))
+    others = geometry(), geometry(**{**small, "K": 500}), geometry(**small, groups=64)
+    assert not any(isinstance(way, Few) for g in others for way in ways(g, op))
 
 
 def test_taps_that_meet_padding_are_counted_out() -> None:

@@ -250,6 +250,7 @@ def test_infinities_meet_no_more_than_they_should(preferred: Any) -> None:
     layer = backend.conv_layer("float32", N=2, C=5, K=16, H=16, W=14, R=3, S=2, dil_h=3, dil_w=4)
     operands = drawn(layer)
     operands[0][0, 0, 5, 6, 0] = operands[2][1, 0, 3, 4, 0] = np.inf
+    operands[0][1, 0, 13, 9, 1] = np.inf  # which errors beyond the last would meet
     with np.errstate(all="ignore"):
         expected = exact(layer, operands)
     for found, wanted in zip(run(backend, layer, operands), expected):
