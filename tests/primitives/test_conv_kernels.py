@@ -754,6 +754,14 @@ def test_taps_that_meet_padding_are_left_out(plain: Backend, sizes: dict[str, in
         assert np.abs(found - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
+def test_strides_past_the_filters_clear_no_memory_behind_results(plain: Backend) -> None:
+    """Only gradients by the images have places that no tap serves."""
+    layer = plain.conv_layer("float32", N=2, C=9, K=3, H=4, W=9, R=2, S=2, str_w=3)
+    memory, operands = plain.full((layer.C, *layer.dimO[1:]), 7), drawn(layer)
+    plain.conv(layer, plain.array(operands["I"]), plain.array(operands["F"]), out=memory[: layer.K])
+    assert (memory.get()[layer.K :] == 7).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("images", [1, 2, 4, 6, 8])
