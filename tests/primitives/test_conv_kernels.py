@@ -1161,14 +1161,18 @@ def test_winograd_is_for_squares_in_float32(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
-def test_winograd_is_for_planes(op: str) -> None:
+def test_winograd_is_for_planes_and_filters_longer_than_strides(op: str) -> None:
     assert winograd_blocking.may_be_cut(geometry(D=5, M=5), op)
-    for depth in (
+    for other in (
         {"D": 5, "M": 3, "T": 3},
         {"D": 5, "M": 3, "strides": (2, 1, 1)},
         {"D": 5, "M": 6, "pads": ((1, 0), (1, 1), (1, 1))},
+        {"R": 1, "pads": ((0, 0), (0, 0), (1, 1))},
+        {"S": 1, "pads": ((0, 0), (1, 1), (0, 0))},
+        {"P": 10, "strides": (1, 3, 1)},
+        {"Q": 10, "strides": (1, 1, 3)},
     ):
-        assert not winograd_blocking.may_be_cut(geometry(**depth), op)
+        assert not winograd_blocking.may_be_cut(geometry(**other), op)
     assert winograd_blocking.may_be_cut(geometry(P=14, Q=14, strides=(1, 2, 2)), op) == (op != BPROP)
 
 
