@@ -493,6 +493,17 @@ def test_panels_of_a_block_are_bits_of_a_word(op: str, facts: Facts) -> None:
 
 
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_tasks_have_filters_or_sums_of_their_own_where_blocks_allow_it(op: str) -> None:
+    """By multiply-adds; sums are one block's."""
+    g, facts = geometry(N=1, H=14, W=14, P=14, Q=14), Facts(16, 8, 48)
+    way = replace(winograd_blocking.blocks(g, op, facts, 4, 6, 0, 3), shared=True, blocks=1)
+    assert winograd_blocking.own_blocks(g, op, facts, 4, way)
+    assert not winograd_blocking.own_blocks(g, op, facts, 4, replace(way, planes=3))
+    several = winograd_blocking.own_blocks(g, op, facts, 4, replace(way, blocks=way.shares + 1))
+    assert bool(several) == (op != UPDATE)
+
+
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
 def test_large_filters_go_in_parts(op: str) -> None:
     large = geometry(C=64, K=128, H=64, W=64, P=56, Q=56, R=9, S=9, pads=((0, 0),) * 3)
     assert ways(large, op)[0].parts == 9
