@@ -418,6 +418,8 @@ def test_tasks_with_filters_or_sums_of_their_own_change_no_bit(
     parts: Any, monkeypatch: pytest.MonkeyPatch, points: int, taps: int, name: str
 ) -> None:
     monkeypatch.setattr(winograd_blocking, "DATA_BYTES", 1 << 20)  # several blocks, where lanes are many
+    if name != "many lanes":  # of which shared stages add up two blocks one after the other
+        monkeypatch.setattr(winograd_blocking, "MOST_NEAR_SUMS", 0)
     results = []
     for own in (False, True):
         backend = parts(points, taps, own)
