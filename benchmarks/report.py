@@ -88,6 +88,8 @@ def main() -> int:
     parser.add_argument("results", nargs="+", type=result, metavar="RESULT.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
+    if not options.page.is_file():
+        parser.error(f"--page: there is no file {options.page}")
     page, missing = options.page.read_text(), []
     for document in options.results:
         family = Family(document)

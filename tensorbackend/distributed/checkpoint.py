@@ -24,11 +24,14 @@ def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, A
 
     It is written beside `path` and then takes its place, so that at any moment, whoever is killed, the file is a whole
     checkpoint, this one or the one before. bfloat16 is stored as float32. Raises `DTypeError` for values that are not
-    numbers, `OSError` where the folder cannot be written, in every process: none waits for one that has failed.
+    numbers, `TypeError` for what has no names, `OSError` where the folder cannot be written, in every process: none
+    waits for one that has failed.
     """
     failed = None
     if comm.rank == 0:
         try:
+            if not isinstance(values, Mapping):
+                raise TypeError(complain("save_checkpoint: values", type(values).__name__, "a dict by name"))
             write_npz(path, {name: _plain(name, value) for name, value in values.items()}, compression=False)
         except Exception as error:  # noqa: BLE001 (all are to hear of it)
             failed = error

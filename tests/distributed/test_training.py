@@ -521,6 +521,8 @@ def test_checkpoints_keep_every_number(alone: distributed.Communicator, tmp_path
     before = (tmp_path / "state.npz").read_bytes()
     with pytest.raises(DTypeError, match="name"):
         distributed.save_checkpoint(alone, tmp_path / "state.npz", {"name": "digits"})
+    with pytest.raises(TypeError, match="(?s)values.*list.*a dict by name"):
+        distributed.save_checkpoint(alone, tmp_path / "state.npz", [1])
     assert (tmp_path / "state.npz").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
 
