@@ -111,6 +111,11 @@ def test_filters_as_long_as_images_are_products(backend: Any, name: str, dtype: 
     layer = backend.conv_layer(dtype, **{"N": 5, "C": 4, "K": 6, "H": 1, **(WHOLE | PARTS)[name]})
     assert layer.dot == (name in WHOLE)
     assert_passes(backend, layer, dtype)
+    assert_gradient_and_what_follows(backend, layer, dtype)
+
+
+def assert_gradient_and_what_follows(backend: Any, layer: Any, dtype: str) -> None:
+    """The images' gradient with all that may follow its sums."""
     (F, f), (E, e), (X, x), (b, bias) = tensors(backend, dtype, layer.dimF, layer.dimO, layer.dimI, (layer.C, 1))
     grad, bsum = backend.empty(layer.dimI2, dtype), backend.empty((layer.C, 1), "float32")
     backend.bprop_conv(layer, F, E, grad, X=X, bias=b, bsum=bsum, alpha=2.0, beta=0.5, brelu=True)
@@ -118,6 +123,39 @@ def test_filters_as_long_as_images_are_products(backend: Any, name: str, dtype: 
     found, precision = ref.wide(grad.get()).reshape(layer.dimI), max(40 * ref.EPSILON[dtype], 1e-12)
     np.testing.assert_allclose(found, sums * (x > 0), rtol=precision, atol=20 * precision)
     np.testing.assert_allclose(bsum.get().ravel(), found.reshape(layer.C, -1).sum(1), rtol=1e-5, atol=1e-4)
+
+
+TILED = {
+    "one cell": {"H": 7, "W": 6, "str_h": 3, "str_w": 2},
+    "patches": {"H": 6, "W": 9, "R": 2, "S": 3, "str_h": 2, "str_w": 3},
+    "patches and more": {"H": 7, "W": 8, "R": 2, "S": 1, "str_h": 2, "str_w": 3, "dil_w": 2},
+    "volumes": {"D": 5, "H": 2, "W": 4, "T": 2, "S": 4, "str_d": 2, "str_h": 2, "str_w": 4},
+}
+NOT_TILED = {
+    "overlap": {"H": 7, "W": 6, "R": 3, "str_h": 2},
+    "gaps": {"H": 7, "W": 6, "R": 2, "str_h": 3},
+    "cells apart": {"H": 7, "W": 6, "R": 2, "str_h": 2, "dil_h": 2},
+    "padding": {"H": 7, "W": 6, "str_h": 2, "pad_h": (0, 1)},
+    "groups": {"H": 7, "W": 6, "str_h": 2, "groups": 2},
+    "few maps": {"H": 7, "W": 6, "str_h": 2, "K": 254},
+}
+
+
+@FLOATS
+@pytest.mark.parametrize("name", [*TILED, *NOT_TILED])
+def test_windows_side_by_side_are_products(backend: Any, name: str, dtype: str) -> None:
+    """Of many maps; not what only looks like it. Inputs that no window meets have no gradient. And what follows."""
+    layer = backend.conv_layer(dtype, **{"N": 3, "C": 2, "K": 256, "H": 1, **(TILED | NOT_TILED)[name]})
+    assert layer.dot == (name in TILED)
+    assert_passes(backend, layer, dtype)
+    assert_gradient_and_what_follows(backend, layer, dtype)
+
+
+def test_windows_side_by_side_with_a_bound_on_scratch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"N": 3, "C": 2, "K": 256, "H": 6, "W": 8, "R": 2, "str_h": 2}
+    for bound, product in ((0, True), (3 * 2 * 48 * 4, True), (3 * 2 * 48 * 4 - 1, False)):
+        monkeypatch.setattr(backend, "_most_scratch", bound)
+        assert backend.conv_layer("float32", **sizes).dot == product
 
 
 # The tail

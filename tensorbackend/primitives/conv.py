@@ -26,6 +26,10 @@ from tensorbackend.primitives.geometry import ConvGeometry, Pad, each_tap, outpu
 __all__ = ["ConvLayer", "Convolution", "DeconvLayer", "bprop_reference", "fprop_reference", "images_gradient",
            "update_reference"]  # fmt: skip
 
+MANY_MAPS = 256
+"""Maps of results from which on images whose windows lie side by side are taken apart for a product of matrices: what
+each input meets takes longer then than to move it."""
+
 
 # Meaning: one matrix product a filter cell and group
 
@@ -136,11 +140,12 @@ class ConvLayer:
     `N`, `C`, `K`, `M`, `P`, `Q`; `NCK`, `TRS`, `DHW`, `MPQ`; `padding` (a pair where ends differ), `strides`,
     `dilation` for depth, height and width; `groups`; `dimI`, `dimF`, `dimO` and as matrices `dimI2`, `dimF2`, `dimO2`;
     `dimS`, the shape of bias and sums; `sizeI`, `sizeF`, `sizeO`; `nOut`, the results of one image; `flops`; `dot`,
-    whether it is a plain matrix product. `geometry` is what kernels are made from.
+    whether it is computed as a matrix product. `geometry` is what kernels are made from.
     """
 
-    def __init__(self, dtype: Any, geometry: ConvGeometry) -> None:
-        """Raises `DTypeError` for a type that is no float, `ShapeError` for sizes that leave nothing to compute."""
+    def __init__(self, dtype: Any, geometry: ConvGeometry, scratch: int = 0) -> None:
+        """`scratch`: bytes of it at most, 0 for no bound. Raises `DTypeError` for a type that is no float, `ShapeError`
+        for sizes that leave nothing to compute."""
         g, self.geometry = geometry, geometry.without_idle()
         self.dtype = operands.float_type("conv_layer", dtype)
         self.N, self.C, self.K, self.M, self.P, self.Q = g.N, g.C, g.K, g.M, g.P, g.Q
@@ -154,7 +159,9 @@ class ConvLayer:
         self.sizeI, self.sizeF, self.sizeO = (operands.size(d) for d in (g.dimI, g.dimF, g.dimO))
         self.nOut = self.dimO2[0]
         self.flops = g.flops
-        self.dot = self.geometry.is_product
+        apart = self.geometry.is_tiled and g.K >= MANY_MAPS
+        fits = not scratch or operands.size((*g.dimF[:-1], *g.dimO[1:])) * self.dtype.itemsize <= scratch
+        self.dot = self.geometry.is_product or (apart and fits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dimI} * {self.dimF} -> {self.dimO} {self.dtype}>"
@@ -166,8 +173,8 @@ class DeconvLayer(ConvLayer):
     `dimO` is what goes in and `dimI` what comes out, so `nOut` counts the latter.
     """
 
-    def __init__(self, dtype: Any, geometry: ConvGeometry) -> None:
-        super().__init__(dtype, geometry)
+    def __init__(self, dtype: Any, geometry: ConvGeometry, scratch: int = 0) -> None:
+        super().__init__(dtype, geometry, scratch)
         self.nOut = self.dimI2[0]
 
 
@@ -231,7 +238,8 @@ class Convolution:
         N, C, K, *lengths = positive("conv_layer", **sizes)
         outputs = [output_length(n, d * (c - 1) + 1, pad, s) for n, (c, pad, s, d) in zip(lengths, zip(*taps))]
         _check_outputs("conv_layer", "MPQ", outputs, lengths, taps)
-        return ConvLayer(dtype, _geometry("conv_layer", N, C, lengths, K, outputs, taps, groups))
+        geometry = _geometry("conv_layer", N, C, lengths, K, outputs, taps, groups)
+        return ConvLayer(dtype, geometry, self._most_scratch)
 
     def deconv_layer(self, dtype: Any, N: int, C: int, K: int, M: int, P: int, Q: int, T: int = 1, R: int = 1,
                      S: int = 1, pad_d: int | Pad = 0, pad_h: int | Pad = 0, pad_w: int | Pad = 0, str_d: int = 1,
@@ -250,7 +258,8 @@ class Convolution:
         N, C, K, *lengths = positive("deconv_layer", **sizes)
         outputs = [(n - 1) * s - sum(pad) + d * (c - 1) + 1 for n, (c, pad, s, d) in zip(lengths, zip(*taps))]
         _check_outputs("deconv_layer", "DHW", outputs, lengths, taps)
-        return DeconvLayer(dtype, _geometry("deconv_layer", N, C, outputs, K, lengths, taps, groups))
+        geometry = _geometry("deconv_layer", N, C, outputs, K, lengths, taps, groups)
+        return DeconvLayer(dtype, geometry, self._most_scratch)
 
     def conv(self, layer: ConvLayer, I: Any, F: Any, out: Tensor | None = None) -> Any:
         """The convolution of images I with filters F, tensors or op-trees of the layer's sizes: a node, or `out`.
@@ -329,15 +338,56 @@ def _apply(op: ops.Op, layer: ConvLayer, *pairs: tuple[Any, tuple[int, ...]]) ->
 
 def _product(op: ops.Op, g: ConvGeometry, *given: Any) -> OpTreeNode:
     """A pass that is a product of matrices: with I (inputs of an output, places), F (inputs of an output, K) and E
-    (K, places), F' I, F E or I E'. The images' gradient is (C, all else) again."""
+    (K, places), F' I, F E or I E'. The images' gradient is (C, all else) again, or as the images."""
     inputs, places = operands.size(g.dimF[:-1]), operands.size(g.dimO[1:])
     I, F, E = (inputs, places), (inputs, g.K), (g.K, places)
     shapes = {FPROP: (I, F), BPROP: (F, E), UPDATE: (I, E)}[op]
+    if not g.is_product and op is not BPROP:
+        given = _windows(g, given[0]), given[1]
     x, y = (composite.reshape(a, shape) for a, shape in zip(given, shapes))
     if op is FPROP:
         x, y = composite.transpose(y), x
     found = apply(ops.OPS["dot"], x, composite.transpose(y) if op is UPDATE else y)
+    if op is BPROP and not g.is_product:
+        return _together(g, found)
     return found if op is not BPROP or inputs == g.C else composite.reshape(found, (g.C, operands.size(g.dimI[1:])))
+
+
+def _met(g: ConvGeometry) -> tuple:
+    """The index of the inputs that tiled windows meet."""
+    axes = zip(g.window, g.strides, g.result)
+    spans = [slice(0, m * cells) if cells > 1 else slice(0, (m - 1) * stride + 1, stride) for cells, stride, m in axes]
+    return (slice(None), *spans, slice(None))
+
+
+def _split(g: ConvGeometry) -> tuple[list[int], tuple[int, ...]]:
+    """The lengths of these with the cells of a window as axes of their own, and the order in which they come first."""
+    lengths, outer, inner = [g.C], [], []
+    for cells, m in zip(g.window, g.result):
+        outer.append(len(lengths))
+        lengths.append(m)
+        if cells > 1:
+            inner.append(len(lengths))
+            lengths.append(cells)
+    lengths.append(g.N)
+    return lengths, (0, *inner, *outer, len(lengths) - 1)
+
+
+def _windows(g: ConvGeometry, I: Any) -> Any:
+    """Images whose tiled windows are taken apart: C, cells of a window, windows, N."""
+    lengths, order = _split(g)
+    x = composite.slice(composite.reshape(I, g.dimI), _met(g))
+    return composite.transpose(composite.reshape(x, tuple(lengths)), order)
+
+
+def _together(g: ConvGeometry, x: Any) -> Any:
+    """What `_windows` takes apart as images again, with zeros where no window is."""
+    lengths, order = _split(g)
+    x = composite.reshape(x, tuple(lengths[axis] for axis in order))
+    x = composite.transpose(x, tuple(np.argsort(order).tolist()))
+    met = tuple(m * cells for m, cells in zip(g.result, g.window))
+    x = composite.reshape(x, (g.C, *met, g.N))
+    return x if met == g.image else composite.unslice(x, g.dimI, _met(g))
 
 
 def images_gradient(layer: ConvLayer, F: Any, E: Any) -> Any:

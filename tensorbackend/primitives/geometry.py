@@ -172,6 +172,14 @@ class ConvGeometry(_Images):
             one.append(cells == stride == 1 and before == after == 0)
         return self.groups == 1 and any(all(whole[:n]) and all(one[n:]) for n in range(4))
 
+    @property
+    def is_tiled(self) -> bool:
+        """Whether windows lie side by side, or have one cell: each input meets one output, at one tap, or none. Then it
+        is a matrix product too, of images whose windows are taken apart."""
+        axes = zip(self.window, self.strides, self.pads, self.dilations)
+        apart = (pad == (0, 0) and (cells == 1 or cells == stride and gap == 1) for cells, stride, pad, gap in axes)
+        return self.groups == 1 and all(apart)
+
 
 @dataclass(frozen=True)
 class PoolGeometry(_Images):
