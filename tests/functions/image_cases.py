@@ -240,6 +240,14 @@ IMAGE_CASES = {
         )
         for name, (shape, filters, options) in CONVOLUTIONS.items()
     },
+    "convolution_2d of patches": Case(
+        lambda x, w: F.convolution_2d(x, w, None, (2, 3)), lambda x, w: conv(x, w, None, (2, 3)),
+        (normal(2, 2, 5, 6), normal(256, 2, 2, 3)),
+    ),
+    "deconvolution_2d of patches": Case(
+        lambda x, w: F.deconvolution_2d(x, w, None, (2, 3)), lambda x, w: deconv(x, w, None, (2, 3)),
+        (normal(2, 256, 2, 3), normal(256, 2, 2, 1)),
+    ),
     "convolution_1d": Case(
         lambda x, w: F.convolution_1d(x, w, None, 2, 1), lambda x, w: conv(x, w, None, 2, 1),
         (normal(2, 3, 7), normal(4, 3, 3)),
