@@ -222,7 +222,7 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
         for (int64_t l = 0; l < count; ++l) to[j->place + place + l] = TB_NARROW(sums[l]);
 }
 
-// Maps in lanes -------------------------------------------------------------------------------------------------------------
+// Maps in lanes -------------------------------------------------------------------------------------------------------
 
 // Rows of filters, one a channel and tap, `row` elements apart; channels are `channel` apart. With each channel `each` rows
 // from `next` on are fetched. `fresh`: copied ones are the first that meet their inputs.

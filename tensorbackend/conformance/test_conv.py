@@ -109,13 +109,13 @@ PARTS = {
 def test_filters_as_long_as_images_are_products(backend: Any, name: str, dtype: str) -> None:
     """Along the first axes, with one cell along the others; not what only looks like it. And what follows them."""
     layer = backend.conv_layer(dtype, **{"N": 5, "C": 4, "K": 6, "H": 1, **(WHOLE | PARTS)[name]})
-    assert layer.dot == (name in WHOLE)
+    assert_right_and_product(backend, layer, dtype, name in WHOLE)
+
+
+def assert_right_and_product(backend: Any, layer: Any, dtype: str, product: bool) -> None:
+    """Whether a layer is a product; its passes, and the images' gradient with all that may follow its sums."""
+    assert layer.dot == product
     assert_passes(backend, layer, dtype)
-    assert_gradient_and_what_follows(backend, layer, dtype)
-
-
-def assert_gradient_and_what_follows(backend: Any, layer: Any, dtype: str) -> None:
-    """The images' gradient with all that may follow its sums."""
     (F, f), (E, e), (X, x), (b, bias) = tensors(backend, dtype, layer.dimF, layer.dimO, layer.dimI, (layer.C, 1))
     grad, bsum = backend.empty(layer.dimI2, dtype), backend.empty((layer.C, 1), "float32")
     backend.bprop_conv(layer, F, E, grad, X=X, bias=b, bsum=bsum, alpha=2.0, beta=0.5, brelu=True)
@@ -146,9 +146,7 @@ NOT_TILED = {
 def test_windows_side_by_side_are_products(backend: Any, name: str, dtype: str) -> None:
     """Of many maps; not what only looks like it. Inputs that no window meets have no gradient. And what follows."""
     layer = backend.conv_layer(dtype, **{"N": 3, "C": 2, "K": 256, "H": 1, **(TILED | NOT_TILED)[name]})
-    assert layer.dot == (name in TILED)
-    assert_passes(backend, layer, dtype)
-    assert_gradient_and_what_follows(backend, layer, dtype)
+    assert_right_and_product(backend, layer, dtype, name in TILED)
 
 
 def test_windows_side_by_side_with_a_bound_on_scratch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

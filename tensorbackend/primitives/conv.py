@@ -342,15 +342,18 @@ def _product(op: ops.Op, g: ConvGeometry, *given: Any) -> OpTreeNode:
     inputs, places = operands.size(g.dimF[:-1]), operands.size(g.dimO[1:])
     I, F, E = (inputs, places), (inputs, g.K), (g.K, places)
     shapes = {FPROP: (I, F), BPROP: (F, E), UPDATE: (I, E)}[op]
-    if not g.is_product and op is not BPROP:
+    tiled = not g.is_product
+    if tiled and op is not BPROP:
         given = _windows(g, given[0]), given[1]
     x, y = (composite.reshape(a, shape) for a, shape in zip(given, shapes))
     if op is FPROP:
         x, y = composite.transpose(y), x
     found = apply(ops.OPS["dot"], x, composite.transpose(y) if op is UPDATE else y)
-    if op is BPROP and not g.is_product:
+    if op is not BPROP:
+        return found
+    if tiled:
         return _together(g, found)
-    return found if op is not BPROP or inputs == g.C else composite.reshape(found, (g.C, operands.size(g.dimI[1:])))
+    return found if inputs == g.C else composite.reshape(found, (g.C, operands.size(g.dimI[1:])))
 
 
 def _met(g: ConvGeometry) -> tuple:
