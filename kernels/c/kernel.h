@@ -120,12 +120,19 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
 #else
 #define TB_WHOLE_LINES 0
 #endif
-// A line of results to its place. What waits for memory anyway is out of the way of what does not. One vector, which never
-// lies in memory before: as a memcpy it would, since compilers take two of half the length.
+// A line of results to its place. What waits for memory anyway is out of the way of what does not. In vectors of the
+// processor, which never lie in memory before: as a memcpy they would, since compilers take two of half the length.
 TB_FN void tb_leave(void *to, const void *from, int past) {
-    typedef float line __attribute__((vector_size(64), aligned(4), may_alias));
-    if (__builtin_expect(past, 0)) tb_past1(to, from);
-    else *(line *)to = *(const line *)from;
+#if defined(__AVX512F__)
+    typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
+#else
+    typedef float vector __attribute__((vector_size(32), aligned(4), may_alias));
+#endif
+    if (__builtin_expect(past, 0)) {
+        tb_past1(to, from);
+        return;
+    }
+    for (unsigned long i = 0; i < 64 / sizeof(vector); ++i) ((vector *)to)[i] = ((const vector *)from)[i];
 }
 // A block of results to its place, past the cache if so wanted.
 TB_FN void tb_put_f32(float *to, const float *from, int m, tb_i64 past) {
@@ -182,7 +189,20 @@ TB_FN tb_u64 tb_first_of(int bytes) { return bytes >= 64 ? ~(tb_u64)0 : tb_first
 #else
 #define TB_PADS(room) 0
 #define TB_PAD(to, from, mask) (void)0
+#if defined(__AVX2__)
+// Of 4 or 8 bytes an element (64 of them fill the room): what is masked out is not read.
+#define TB_PAD_ALL(to, from, bytes, room) \
+    if (room < 256) tb_pad(to, from, bytes, room); \
+    else \
+        for (int i = 0; i < room; i += 32) tb_pad_words((char *)(to) + i, (const char *)(from) + i, (bytes - i) / 4)
+TB_FN void tb_pad_words(void *to, const void *from, int count) {
+    typedef int words __attribute__((vector_size(32), may_alias));
+    typedef float numbers __attribute__((vector_size(32), may_alias));
+    *(numbers *)to = __builtin_ia32_maskloadps256((const numbers *)from, (words){0, 1, 2, 3, 4, 5, 6, 7} < count);
+}
+#else
 #define TB_PAD_ALL(to, from, bytes, room) tb_pad(to, from, bytes, room)
+#endif
 #define TB_UNPAD(to, from, bytes) (void)0
 #endif
 TB_FN const void *tb_pad(void *to, const void *from, int bytes, int room) {

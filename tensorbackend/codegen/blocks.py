@@ -29,6 +29,10 @@ while it stores the one before and fetches those to come."""
 AHEAD = 4096
 """Bytes from what is read to what is asked for: further than processors look by themselves."""
 
+SHORT_ROW = 256
+"""Elements up to which rows that lie apart are asked for, so many rows ahead: processors do not look that far."""
+ROWS_AHEAD = 2
+
 
 class BlockRenderer(PipeRenderer):
     """A dialect that can print the loop over the inner axis, for a map, or one pass over a row or a strip of columns.
@@ -262,6 +266,10 @@ class BlockRenderer(PipeRenderer):
     def _ask_ahead(self, slot: int, ref: Ref, fetched: bool) -> None:
         """Ask for what later blocks read: of this row, or in the second pass over a band, of the next band."""
         place, size = f"p{slot} + b", f"m * {ref.dtype.itemsize}"
+        apart = self.nest.reduced[-1] if self.nest.form == ROWS and self.stage == 1 and self.nest.reduced else None
+        if apart is not None and ref.shape[apart] != 1 and ref.strides[apart] not in (0, 1):
+            step = f"{ROWS_AHEAD} * s{slot}_{apart}"
+            self.say(f"if (n{self.nest.inner} <= {SHORT_ROW}) tb_prefetch({place} + {step}, {size});")
         if self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and not fetched):
             self.say(f"if ({self._early(slot)}) tb_prefetch({place} + {AHEAD // ref.dtype.itemsize}, {size});")
         elif self.stage == 2 and slot in self.late and not fetched:
