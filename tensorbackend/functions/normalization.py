@@ -50,24 +50,30 @@ def _normalized(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, An
     return centred * o.rsqrt(variance + eps), mean, variance
 
 
-def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
-    """The gradients at x, and at gamma and beta along x, of those at the outputs (None: none): with h = (x - mean) /
-    sqrt(variance + eps), h gamma + beta, the mean and the variance, which lie along x.
+def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: float,
+               over: tuple[int, ...]) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The gradients at x, gamma and beta of those at the outputs (None: none): with h = (x - mean) /
+    sqrt(variance + eps), h gamma + beta, the mean and the variance, which lie along x. Those at gamma and beta are sums
+    `over` axes, which stay as axes of one element.
 
-    Halves find the last two anew: as they are stored, they are not exact enough.
+    Halves find mean and variance anew: as they are stored, they are not exact enough.
     """
     (gy, g_mean, g_variance), (_, mean, variance) = g, y
     if dtypes.is_half(x.dtype):
         _, mean, variance = _normalized(x, axes, eps)
-    count, g_beta = max(math.prod(x.shape[a] for a in axes), 1), gy
+    count = float(max(math.prod(x.shape[a] for a in axes), 1))
     scale = o.rsqrt(variance + eps)
     h = (x - mean) * scale
-    gx, g_gamma = None, None
+    gx, g_gamma, g_beta = None, None, None
     if gy is not None:
-        gh, g_gamma = gy * gamma, gy * h
-        gx = (gh - o.mean(gh, axes, True) - h * o.mean(gh * h, axes, True)) * scale
+        g_gamma, g_beta = o.sum(gy * h, over, True), o.sum(gy, over, True)
+        if over == axes:  # gamma is a factor of all that is averaged: one kernel then has the sums, and uses them
+            gx = (gy - g_beta / count - h * (g_gamma / count)) * (scale * gamma)
+        else:
+            gh = gy * gamma
+            gx = (gh - o.mean(gh, axes, True) - h * o.mean(gh * h, axes, True)) * scale
     for more in (
-        None if g_mean is None else g_mean / float(count),
+        None if g_mean is None else g_mean / count,
         None if g_variance is None else (x - mean) * (g_variance * (2.0 / count)),
     ):
         gx = gx if more is None else more if gx is None else gx + more
@@ -76,8 +82,8 @@ def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: f
 
 def _batch_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple:
     g, y = ([v if v is None or i == 0 else _spread(v, x, axes) for i, v in enumerate(vs)] for vs in (g, y))
-    gx, *others = _gradients(g, y, x, _spread(gamma, x, axes), axes, eps)
-    return gx, *(None if v is None else o.reshape(o.sum(v, axes), gamma.shape) for v in others)
+    gx, *others = _gradients(g, y, x, _spread(gamma, x, axes), axes, eps, axes)
+    return gx, *(None if v is None else o.reshape(v, gamma.shape) for v in others)
 
 
 def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
@@ -167,8 +173,8 @@ def _layer(x: Any, gamma: Any, beta: Any, eps: float, alone: bool) -> Any:
 
 
 def _layer_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, alone: bool) -> tuple:
-    gx, *others = _gradients(g, y, x, gamma, (1,), eps)
-    return gx, *(None if v is None else o.reshape(o.sum(v, 0), gamma.shape) for v in others)
+    gx, *others = _gradients(g, y, x, gamma, (1,), eps, (0,))
+    return gx, *(None if v is None else o.reshape(v, gamma.shape) for v in others)
 
 
 _LAYER = Rule("layer_normalization", _layer, _layer_gradients, _check_layer, ("x", "gamma", "beta"))
@@ -198,8 +204,8 @@ def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool) 
 def _group_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool) -> tuple:
     apart, along, _ = _apart(x, gamma, beta, groups)
     gy = None if g[0] is None else o.reshape(g[0], apart.shape)
-    gx, *others = _gradients((gy, *g[1:]), y, apart, along, (2, 3), eps)
-    return o.reshape(gx, x.shape), *(None if v is None else o.reshape(o.sum(v, (0, 3)), gamma.shape) for v in others)
+    gx, *others = _gradients((gy, *g[1:]), y, apart, along, (2, 3), eps, (0, 3))
+    return o.reshape(gx, x.shape), *(None if v is None else o.reshape(v, gamma.shape) for v in others)
 
 
 def _check_group(in_types: Any, **params: Any) -> None:

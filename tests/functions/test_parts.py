@@ -73,6 +73,20 @@ def test_gradients_of_parts_are_added_up_in_place(be, array) -> None:
         assert len(be.explain(lambda: tb.grad([z], [x], [g])).steps) <= 5
 
 
+@pytest.mark.parametrize("shape", [(8, 5, 4, 3), (70, 5)])
+def test_gradients_of_a_batch_norm_share_their_sums(be, array, shape) -> None:
+    """The sums that are gamma's and beta's gradients were found a second time for those of the images."""
+    x, gamma, beta = (tb.Variable(array(np.random.default_rng(0).standard_normal(s))) for s in (shape, (5,), (5,)))
+    y = F.batch_normalization(x, gamma, beta)
+    y.grad = array(np.random.default_rng(1).standard_normal(shape))
+    if be is not None:
+        assert len(be.explain(y.backward).steps) == 1
+    else:
+        y.backward()
+    axes = (0, *range(2, len(shape)))
+    assert np.allclose(arrays.to_cpu(beta.grad), arrays.to_cpu(y.grad).sum(axes), atol=1e-4)
+
+
 def test_a_part_without_a_gradient_has_zeros(array) -> None:
     x = tb.Variable(array(X))
     _, second, _ = F.split_axis(x, [1, 3], 2)
