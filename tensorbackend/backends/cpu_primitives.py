@@ -135,13 +135,14 @@ def _prepare_short(product: _Product) -> jit.Prepared | None:
     short = step.tail is None and not product.planes and gemm_short.is_short(x, product.facts)
     if not short or product.out.dtype.kind != "f":
         return None
-    rows = gemm_short.task_rows(x.m)
+    rows, columns = gemm_short.task(x)
     source = _source(*(ref.dtype for ref in step.inputs), product.out.dtype, file="gemm_short.c")
     runtime = native.runtime()
     address = written.library(source, "products").address("tb_gemm_short")
-    size = [x.m, x.n, x.k, rows, int(swap), int(caches.go_past(x.m * x.n * product.out.dtype.itemsize))]
+    size = [x.m, x.n, x.k, rows, columns, int(swap), int(caches.go_past(x.m * x.n * product.out.dtype.itemsize))]
     cost = 2 * x.m * x.n * x.k // FLOPS_A_NANOSECOND + x.m * x.n // STORED_A_NANOSECOND
-    launch = runtime.prepare(address, -(-x.m // rows), cost, 3, size, [*x.a, *x.b, x.sums[0]], 0)
+    tasks = -(-x.m // rows) * max(x.n // columns, 1)
+    launch = runtime.prepare(address, tasks, cost, 3, size, [*x.a, *x.b, x.sums[0]], 0)
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import BackendError, dtypes
-from tensorbackend.backends import native
+from tensorbackend.backends import cpu_primitives, native
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph.fuse import schedule, walk
@@ -172,7 +172,7 @@ def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
 
 SHORT_STEPS = [
     (200, 130, 1), (131, 127, 9), (600, 32, 2), (33, 640, 63), (128, 143, 63), (128, 144, 48), (1300, 1280, 5),
-    (61, 300, 31),
+    (61, 300, 31), (60, 4480, 20), (63, 4097, 13), (130, 4608, 5),
 ]  # fmt: skip
 
 
@@ -180,8 +180,10 @@ SHORT_STEPS = [
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 2), (3, 4), (5, 1)])
 def test_products_of_few_steps(jit, monkeypatch, shape, dtype, layouts) -> None:
-    """Into results by rows and by columns, past the caches and not, with the bits of the tiles that a tail follows."""
-    monkeypatch.setattr(gemm_short, "FEWER_STEPS", gemm_short.STEPS)
+    """Into results by rows and by columns, past the caches and not, with the bits of the tiles that a tail follows; by
+    tasks of rows, and where there are many columns, of columns."""
+    for name, value in (("FEWER_STEPS", gemm_short.STEPS), ("NEAR_B", 1 << 30), ("WIDE_RESULT", 0)):
+        monkeypatch.setattr(gemm_short, name, value)
     m, n, k = shape
     a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
     a[m // 2, 0], b[0, n // 3] = np.inf, np.nan
@@ -202,6 +204,22 @@ def test_products_of_few_steps(jit, monkeypatch, shape, dtype, layouts) -> None:
     np.testing.assert_array_equal(rows.get()[~finite], wanted[~finite].astype(dtype))
     np.testing.assert_array_equal(columns.get().T, rows.get())
     np.testing.assert_array_equal(tailed.get(), rows.get())
+
+
+@pytest.mark.parametrize("shape", [(2, 8200, 9), (5, 4100, 32), (9, 4111, 63), (31, 4224, 40)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_wide_products_of_few_steps_and_rows(jit, shape, dtype) -> None:
+    """With few registers, too, from two rows on, and with the bits of tiles, where such have so few rows."""
+    m, n, k = shape
+    a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
+    x, y = jit.array(a, dtype=dtype), jit.array(b, dtype=dtype)
+    with using(matrix_unit=False):
+        (step,) = jit.explain(jit.dot(x, y)).steps
+        assert ("gemm_short.c" in step.source) == cpu_primitives._facts(np.dtype(dtype)).few_registers
+        got, tailed = jit.evaluate(jit.dot(x, y)), jit.evaluate(jit.dot(x, y) * 1.0 + 0.0)
+    assert_product(got.get(), a, b, dtypes.as_dtype(dtype))
+    if m >= 5:
+        np.testing.assert_array_equal(tailed.get(), got.get())
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
