@@ -37,6 +37,22 @@ def _softplus(x: Any, beta: float) -> Any:
     return o.softplus(scaled) * (1.0 / beta)
 
 
+def _check_swish(in_types: Any) -> None:
+    x, *given = in_types  # a number has no type
+    type_check.expect_float(*in_types)
+    for beta in given:
+        for a in range(beta.ndim.value if beta.ndim.value < x.ndim.value else 0):
+            if beta.shape[a].value != 1:
+                type_check.expect(x.shape[a + 1] == beta.shape[a])
+
+
+def _behind_first(beta: Any, x: Any) -> Any:
+    """A number or tree; one of fewer axes than x has, along the axes of x behind the first."""
+    shape = getattr(beta, "shape", ())
+    behind = len(x.shape) - 1 - len(shape)
+    return o.reshape(beta, (1, *shape, *(1,) * behind)) if shape and behind >= 0 else beta
+
+
 _RELU = Rule("relu", o.relu, lambda g, y, x: (o.where(y > 0, g, 0),), _check, ("x",))
 _CLIPPED = Rule(
     "clipped_relu",
@@ -52,7 +68,7 @@ _GELU = Rule("gelu", lambda x, approximate: o.gelu(x, approximate), None, _check
 _SIGMOID = Rule("sigmoid", o.sig, None, _check, ("x",))
 _HARD_SIGMOID = Rule("hard_sigmoid", o.hard_sigmoid, None, _check, ("x",))
 _SOFTPLUS = Rule("softplus", _softplus, lambda g, y, x, beta: (g * o.sig(x * beta),), _check, ("x",))
-_SWISH = Rule("swish", lambda x, beta: x * o.sig(x * beta), None, _check, ("x", "beta"))
+_SWISH = Rule("swish", lambda x, beta: x * o.sig(x * _behind_first(beta, x)), None, _check_swish, ("x", "beta"))
 _SOFTMAX = Rule(
     "softmax",
     lambda x, axis: o.softmax(x, axis),
@@ -125,7 +141,8 @@ def softplus(x: Array, beta: float = 1.0) -> Variable:
 
 
 def swish(x: Array, beta: Array = 1.0) -> Variable:
-    """x sigmoid(beta x); beta may be a variable."""
+    """x sigmoid(beta x); beta may be a variable. Axes of one of fewer axes than x are those of x behind the first, as
+    of `prelu`'s slopes, or have length 1. Raises `InvalidType` for others."""
     return _SWISH(x, beta)
 
 

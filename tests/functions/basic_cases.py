@@ -154,6 +154,9 @@ BASIC_CASES = {
     "swapaxes": Case(lambda x: F.swapaxes(x, 0, 2), lambda x: np.swapaxes(x, 0, 2), (normal(2, 3, 4),)),
     "swish": Case(F.swish, lambda x: x / (1 + np.exp(-x)), (X,)),
     "swish of beta": Case(F.swish, lambda x, b: x / (1 + np.exp(-b * x)), (X, normal(3))),
+    "swish of channels": Case(
+        F.swish, lambda x, b: x / (1 + np.exp(-b[None, :, None] * x)), (normal(2, 3, 3), normal(3))
+    ),
     "tan": Case(F.tan, np.tan, (UNIT,)),
     "tanh": Case(F.tanh, np.tanh, (X,)),
     "transpose": Case(lambda x: F.transpose(x, (2, 0, 1)), lambda x: x.transpose(2, 0, 1), (normal(2, 3, 4),)),

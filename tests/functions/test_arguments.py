@@ -50,6 +50,8 @@ CASES = {
                        ("batch_matmul: transa", "None", "True or False")),
     "a word as a flag": (lambda: F.sum(X, 1, "no"), TypeError, ("sum: keepdims", "'no'", "True or False")),
     "None as an operand": (lambda: F.swish(X, beta=None), TypeError, ("swish: beta", "None")),
+    "slopes of other channels": (lambda: F.swish(IMAGES, np.ones(3, np.float32)), TypeError,
+                                 ("swish", "x.shape[1] == beta.shape[0]", "4 != 3")),
     "softmax of nothing": (lambda: F.softmax(X[:, :0]), tb.ShapeError, ("softmax: nothing to choose from",)),
     "logsumexp of nothing": (lambda: F.logsumexp(X[:0], 0), tb.ShapeError, ("logsumexp: nothing to choose from",)),
     "a variable as a number": (lambda: F.contrastive(X, X, np.array([0, 1]), margin=tb.Variable(X)), TypeError,
