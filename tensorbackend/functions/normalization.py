@@ -89,6 +89,8 @@ def _batch_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, 
 def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
     standard, mean, variance = _normalized(x, axes, eps)
     y = standard * _spread(gamma, x, axes) + _spread(beta, x, axes)
+    if dtypes.is_half(x.dtype):  # running statistics may be wider, and hold variances that halves do not
+        mean, variance = mean * np.float32(1), variance * np.float32(1)
     return y, o.reshape(mean, gamma.shape), o.reshape(variance, gamma.shape)
 
 
@@ -137,10 +139,16 @@ def batch_normalization(x: Array, gamma: Array, beta: Array, *, eps: float = 2e-
     y, mean, variance = _BATCH(x, gamma, beta, eps=float(eps), axes=axes)
     count = math.prod(x.shape[a] for a in axes)
     if running_mean is not None and count:
-        running_mean[...] = running_mean * decay + mean.array * (1 - decay)
+        _follow(running_mean, decay, mean.array * (1 - decay))
     if running_var is not None and count:
-        running_var[...] = running_var * decay + variance.array * ((1 - decay) * count / max(count - 1, 1))
+        _follow(running_var, decay, variance.array * ((1 - decay) * count / max(count - 1, 1)))
     return y
+
+
+def _follow(running: Any, decay: float, more: Any) -> None:
+    """Have a running statistic decay, and add to it what a batch gives."""
+    with np.errstate(over="ignore"):  # as tensors of halves are written
+        running[...] = running * decay + more
 
 
 def fixed_batch_normalization(x: Array, gamma: Array, beta: Array, mean: Array, var: Array, eps: float = 2e-5,

@@ -911,6 +911,19 @@ def test_an_average_of_halves_whose_sums_are_too_large_for_them(array, host) -> 
     assert not host(weights.grad).any()
 
 
+@pytest.mark.filterwarnings("error")
+def test_running_statistics_hold_what_halves_do_not(array, host) -> None:
+    x, ones = array(np.array([[-1000.0], [0.0], [1007.0]]), np.float16), array(np.ones(1), np.float16)
+    mean, var = array(np.zeros(1), np.float32), array(np.zeros(1), np.float32)
+    F.batch_normalization(x, ones, ones, running_mean=mean, running_var=var)
+    values = host(x).astype(np.float64)
+    testing.assert_allclose(mean, 0.1 * values.mean(0), rtol=1e-5)
+    testing.assert_allclose(var, 0.1 * values.var(0, ddof=1), rtol=1e-5)
+    half = array(np.full(1, 60000.0), np.float16)
+    F.batch_normalization(x, ones, ones, running_var=half)
+    assert host(half) == np.inf
+
+
 def test_running_statistics_of_another_shape_are_refused_before_one_is_written(array, host) -> None:
     x, ones = array(np.arange(8.0).reshape(4, 2)), array(np.ones(2))
     for shapes in ((2,), (4,)), ((3, 2), (2,)):
