@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
@@ -28,6 +29,11 @@ def _variable(value: Any, dtype: Any, backend: Any) -> Variable:
     return Variable(arrays.moved(np.asarray(value, dtype), backend), requires_grad=False)
 
 
+def _measure(value: Any, scores: np.ndarray, backend: Any) -> Variable:
+    """Measures in the type of the scores; those of integers and truth values in float32, as means of them."""
+    return _variable(value, dtypes.promote([scores.dtype], [float], dtypes.FLOAT32), backend)
+
+
 def _classes(name: str, y: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The class of largest score of each sample, and the right one. Raises `ShapeError` where they do not fit,
     `InvalidType` for labels of no integers."""
@@ -45,7 +51,7 @@ def accuracy(y: Array, t: Array, ignore_label: int | None = None) -> Variable:
     backend, (scores, labels) = _host("accuracy", y, t)
     found, right = _classes("accuracy", scores, labels)
     counts = np.ones(right.shape, bool) if ignore_label is None else right != ignore_label
-    return _variable((found == right)[counts].sum() / max(counts.sum(), 1), scores.dtype, backend)
+    return _measure((found == right)[counts].sum() / max(counts.sum(), 1), scores, backend)
 
 
 def binary_accuracy(y: Array, t: Array) -> Variable:
@@ -57,7 +63,7 @@ def binary_accuracy(y: Array, t: Array) -> Variable:
     if scores.shape != labels.shape:
         raise ShapeError(complain("binary_accuracy: shapes", f"{scores.shape} and {labels.shape}", "one shape"))
     counts = labels != -1
-    return _variable(((scores >= 0) == labels)[counts].sum() / max(counts.sum(), 1), scores.dtype, backend)
+    return _measure(((scores >= 0) == labels)[counts].sum() / max(counts.sum(), 1), scores, backend)
 
 
 def r2_score(pred: Array, true: Array, sample_weight: Array | None = None,
@@ -75,7 +81,7 @@ def r2_score(pred: Array, true: Array, sample_weight: Array | None = None,
     with np.errstate(all="ignore"):
         error, spread = ((found - wide) ** 2).sum(0), ((wide - wide.mean(0)) ** 2).sum(0)
         score = np.where(spread != 0, 1 - error / np.where(spread != 0, spread, 1), 0.0)
-        return _variable(score if multioutput == "raw_values" else score.mean(), found.dtype, backend)
+        return _measure(score if multioutput == "raw_values" else score.mean(), found, backend)
 
 
 def classification_summary(y: Array, t: Array, label_num: int | None = None, beta: float = 1.0,
@@ -103,7 +109,7 @@ def classification_summary(y: Array, t: Array, label_num: int | None = None, bet
     precise, recalled = hits / np.maximum(relevant, 1), hits / np.maximum(support, 1)
     below = beta**2 * precise + recalled
     score = (1 + beta**2) * precise * recalled / np.where(below == 0, 1, below)
-    real = (_variable(x, scores.dtype, backend) for x in (precise, recalled, score))
+    real = (_measure(x, scores, backend) for x in (precise, recalled, score))
     return (*real, _variable(support, np.int32, backend))
 
 

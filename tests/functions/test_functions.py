@@ -1281,6 +1281,17 @@ def test_integers_are_padded_with_what_they_hold(array, host) -> None:
     assert host(F.pad_sequence([array([1], np.int64)], 2, large)).tolist() == [[1, large]]
 
 
+def test_measures_of_integers_are_no_integers(array, host) -> None:
+    y, t = array([[1, 2], [3, 1], [0, 5]], np.int64), array([1, 0, 0], np.int32)
+    ones = array([1, -1, 1], np.int32)
+    measures = [F.accuracy(y, t), F.binary_accuracy(ones, t), F.r2_score(ones, t), *F.f1_score(y, t)[:1]]
+    assert {m.dtype for m in measures} == {np.dtype(np.float32)}
+    expected = [2 / 3, 2 / 3, 1 - 2 / (2 / 3), [2 / 3, 2 / 3]]
+    for measure, value in zip(measures, expected):
+        testing.assert_allclose(measure, np.array(value))
+    assert F.accuracy(array([[True, False]], bool), array([0], np.int32)).dtype == np.float32
+
+
 def test_labels_of_a_summary_are_classes(array, host) -> None:
     y, t = array(np.ones((2, 3))), array([-1, 1], np.int32)
     assert host(F.classification_summary(y, t)[3]).tolist() == [0, 1, 0]
@@ -1325,8 +1336,6 @@ def test_infinities_have_the_gradients_of_their_limits(array, host) -> None:
     x, w = tb.Variable(array([[math.inf, 2.0], [3.0, -2.0]])), tb.Variable(array([0.5, 0.25]))
     F.sum(F.prelu(x, w)).backward()
     assert host(w.grad).tolist() == [0, -2] and host(x.grad).tolist() == [[1, 1], [1, 0.25]]
-
-
 
 
 @pytest.mark.parametrize(
