@@ -24,7 +24,7 @@ def _check(in_types: Any, **params: Any) -> None:
     type_check.expect_float(in_types[0])
 
 
-def _check_masked(in_types: Any) -> None:
+def _check_broadcast(in_types: Any, **params: Any) -> None:
     _check(in_types)
     type_check.expect_broadcast_shapes(*(t.shape for t in in_types))
 
@@ -45,7 +45,7 @@ _MASK = Rule(
     lambda g, y, x, ratio: (None,),
     _check,
 )
-_MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check_masked, ("x", "mask"))
+_MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check_broadcast, ("x", "mask"))
 
 
 def dropout(x: Array, ratio: float = 0.5, *, mask: Array | None = None, return_mask: bool = False) -> Any:
@@ -68,7 +68,8 @@ _GAUSSIAN = Rule(
     "gaussian",
     lambda mean, ln_var: mean + o.exp(0.5 * ln_var) * normal(mean, (mean + ln_var).shape),
     None,
-    _check,
+    _check_broadcast,
+    ("mean", "ln_var"),
 )
 _RRELU = Rule(
     "rrelu",
@@ -77,8 +78,14 @@ _RRELU = Rule(
     _check,
 )
 _RRELU_MEAN = Rule("rrelu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check)
-_ZONEOUT = Rule("zoneout", lambda h, x, ratio: o.where(uniform(h, (h + x).shape) < ratio, h, x), None, _check)
-_ZONEOUT_MEAN = Rule("zoneout", lambda h, x, ratio: h * ratio + x * (1 - ratio), None, _check)
+_ZONEOUT = Rule(
+    "zoneout",
+    lambda h, x, ratio: o.where(uniform(h, (h + x).shape) < ratio, h, x),
+    None,
+    _check_broadcast,
+    ("h", "x"),
+)
+_ZONEOUT_MEAN = Rule("zoneout", lambda h, x, ratio: h * ratio + x * (1 - ratio), None, _check_broadcast, ("h", "x"))
 
 
 def _gumbel_softmax(log_pi: Any, tau: float, axis: int) -> Any:

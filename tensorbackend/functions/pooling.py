@@ -415,7 +415,7 @@ def upsampling_2d(x: Array, indexes: Array, ksize: Sizes, stride: Sizes | None =
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
     it on maxima (Badrinarayanan et al. 2017). A place outside its window leaves zeros. Raises `ShapeError` where
     `outsize` does not pool to x's size and for `indexes` of another shape than x, `InvalidType` where these are no
-    integers."""
+    integers and x no floats."""
     window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
     windows = _windows("upsampling", (0, 0, *sizes), window, strides, sides, cover_all)
@@ -425,6 +425,7 @@ def upsampling_2d(x: Array, indexes: Array, ksize: Sizes, stride: Sizes | None =
     x, places = as_variable(x), as_variable(indexes)._known()
     if tuple(places.shape) != tuple(x.shape):
         raise ShapeError(complain("upsampling_2d: indexes", f"shape {tuple(places.shape)}", f"{tuple(x.shape)}, as x"))
+    type_check.checked("upsampling_2d", _check_images, [(x.shape, x.dtype)], ("x",))
     check_labels("upsampling_2d", "indexes", places)
     arrays.only_family("upsampling_2d", [x._known(), places])
     argmax = engine_first(arrays.tensor_of(places))
