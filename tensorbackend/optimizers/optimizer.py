@@ -68,7 +68,7 @@ class UpdateRule:
     """How one parameter is changed. Subclasses say which `states` there are, and define `step(p, g)` on tensors.
 
     `hyperparam` holds the method's numbers, which may be set for this parameter alone; a rule that is not `enabled`
-    leaves the parameter as it is. `state` are the arrays, made at the first step.
+    leaves the parameter as it is. `state` are the arrays, made at the first step, for halves of float32.
     """
 
     states: tuple[str, ...] = ()
@@ -126,12 +126,7 @@ class UpdateRule:
             self.state["master"] = wide
         for name in self.states:
             if name not in self.state:
-                self.state[name] = arrays.zeros(device, p._data.shape, self._kind(p))
-
-    def _kind(self, p: Any) -> np.dtype:
-        """The type of the state: that of what is changed."""
-        wide = "master" in self.state or (self.fp32 and dtypes.is_half(p.dtype))
-        return np.dtype(np.float32) if wide else np.dtype(p.dtype)
+                self.state[name] = arrays.zeros(device, p._data.shape, _state_type(p))
 
     def serialize(self, serializer: Any, p: Any) -> None:
         """Save or load the state. Raises `ValueError` for a state of another shape than the parameter."""
@@ -142,9 +137,15 @@ class UpdateRule:
             if found is None:  # there was none when it was saved
                 self.state.pop(name, None)
             elif name not in self.state:
-                made = arrays.zeros(p.device, found.shape, self._kind(p))
+                made = arrays.zeros(p.device, found.shape, _state_type(p))
                 arrays.copy_into(made, arrays.plain(found))
                 self.state[name] = made
+
+
+def _state_type(p: Any) -> np.dtype:
+    """The type of a parameter's state: that in which its step is computed. In halves the square of a small gradient
+    would be 0, by which the step is divided, and a mean that moves by a thousandth would stay where it is."""
+    return dtypes.compute(np.dtype(p.dtype))
 
 
 def _follow(master: Any, data: Any) -> None:

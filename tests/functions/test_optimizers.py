@@ -11,7 +11,7 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
-from tensorbackend import optimizers, serializers, testing
+from tensorbackend import dtypes, optimizers, serializers, testing
 from tensorbackend.function import arrays
 from tensorbackend.function.ready import listeners
 
@@ -47,6 +47,27 @@ def test_a_wide_copy_is_not_what_was_rounded_at_random(be, array) -> None:
         optimizer.update()
     testing.assert_allclose(link.p0.update_rule.state["master"], np.full(64, 2.995), atol=1e-6)
     assert len(np.unique(arrays.to_cpu(link.p0.array))) == 2
+
+
+METHODS = [optimizers.AdaDelta, optimizers.AdaGrad, optimizers.Adam, optimizers.MomentumSGD, optimizers.RMSprop]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+def test_steps_of_halves_are_those_of_float32(be, array, method, dtype) -> None:
+    """The square of 1e-4 is 0 in float16; a thousandth of a change is none in bfloat16."""
+    kinds = [dtypes.as_dtype(dtype), np.dtype(np.float32)]
+    links = [link_of(array(np.zeros(2), kind)) for kind in kinds]
+    for link in links:
+        optimizer = method().setup(link)
+        for _ in range(3):
+            link.p0.grad = arrays.moved(np.array([1e-4, 4.0]).astype(kinds[0]).astype(link.p0.dtype), be)
+            optimizer.update()
+    found, expected = ({k: arrays.to_cpu(v) for k, v in link.p0.update_rule.state.items()} for link in links)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        testing.assert_allclose(found[name], value, atol=0, rtol=1e-6)
+    testing.assert_allclose(links[0].p0, links[1].p0, atol=3e-7, rtol=0.03)
 
 
 def test_wide_parameters_have_no_wide_copy(be, array) -> None:
