@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import serializers
-from tensorbackend.iterators import BatchIterator
+from tensorbackend.iterators import BatchIterator, epoch_order
 
 X = np.arange(10)
 
@@ -22,11 +22,13 @@ def test_every_sample_comes_once_an_epoch() -> None:
     again = BatchIterator((X, X), 4, seed=3)
     assert [x.tolist() for x, _ in again] == epochs[0]
     assert [x.tolist() for (x,) in BatchIterator(X, 6, shuffle=False)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    assert [x.tolist() for (x,) in BatchIterator(X, 1)] == epoch_order(10, 0, 0)[:, None].tolist()
 
 
 def test_processes_share_the_samples() -> None:
     parts = [[x for (x,) in BatchIterator(X, 2, seed=1, rank=rank, size=3)] for rank in range(3)]
     assert {len(part) for part in parts} == {2} and {sum(map(len, part)) for part in parts} == {4}
+    assert [len(BatchIterator(X, batch_size, size=4)) for batch_size in (1, 2, 3)] == [3, 2, 1]
     assert set(np.concatenate([x for part in parts for x in part]).tolist()) == set(range(10))
 
 
@@ -43,10 +45,13 @@ def test_a_resumed_iterator_goes_on() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="samples"):
+    with pytest.raises(ValueError, match=r"samples differ\n.*\(10,\), \(3,\)"):
         BatchIterator((X, X[:3]), 2)
-    with pytest.raises(ValueError, match="rank"):
-        BatchIterator(X, 2, rank=2, size=2)
+    with pytest.raises(ValueError, match=r"samples differ\n.*none"):
+        BatchIterator((), 2)
+    for wrong in ({"rank": 2, "size": 2}, {"rank": -1}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match="rank"):
+            BatchIterator(X, **{"batch_size": 2, **wrong})
     assert list(BatchIterator(X[:0], 2)) == []
     for none in ((X, [1, 2, 3]), "abc", np.array(3.0), 3):
         with pytest.raises(TypeError, match=r"BatchIterator\n.*\n.*arrays of one axis"):
