@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import sys
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -88,6 +89,14 @@ def test_what_is_missing_is_an_error_unless_said_otherwise() -> None:
     before = numbers(link)
     serializers.NpzDeserializer({}, strict=False).load(link)
     assert numbers(link) == before
+
+
+def test_what_is_not_there_yet_stays_so_where_nothing_is_found() -> None:
+    link = L.Linear(None, 3)
+    serializers.NpzDeserializer({}, strict=False).load(link)
+    assert not link.W.is_initialized
+    with pytest.raises(KeyError, match=r"^load: a missing key\n  given "):
+        serializers.NpzDeserializer({}).load(link)
 
 
 @each_format
@@ -182,6 +191,9 @@ def test_arrays_of_any_name_come_back_from_an_npz(tmp_path, compression) -> None
         assert set(found) == {"file", "allow_pickle", "arr_0"}
     serializers.load_npz(tmp_path / "model.npz", loaded)
     assert [p.array.tolist() for p in (loaded.file, loaded.allow_pickle, loaded.arr_0)] == [[0, 0], [1, 1], [2, 2]]
+    with zipfile.ZipFile(tmp_path / "model.npz") as parts:
+        kinds = {part.compress_type for part in parts.infolist()}
+    assert kinds == {zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED}
 
 
 @each_format
@@ -470,6 +482,18 @@ def test_a_file_that_is_saved_while_it_is_saved_is_whole(tmp_path) -> None:
         {"b": [0, 1, 2]}, {"a": [*range(1000)], "c": [*range(5)]}
     ]  # fmt: skip
     assert os.listdir(tmp_path) == ["state.npz"]
+
+
+@each_format
+def test_a_file_is_on_the_disk_before_it_takes_its_place(save, load, tmp_path, monkeypatch) -> None:
+    path, written = tmp_path / "state", []
+
+    def fsync(descriptor: int) -> None:
+        written.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    save(path, L.Linear(2, 3))
+    assert written == [(path.stat().st_size, False)]
 
 
 @each_format
