@@ -70,14 +70,19 @@ def test_steps_of_halves_are_those_of_float32(be, array, method, dtype) -> None:
     testing.assert_allclose(links[0].p0, links[1].p0, atol=3e-7, rtol=0.03)
 
 
-def test_wide_parameters_have_no_wide_copy(be, array) -> None:
-    link = link_of(array(np.ones(3)), array(np.ones(3), np.float16))
+@pytest.mark.parametrize(("fp32", "states"), [
+    (True, [{"v": np.float64}, {"master": np.float32, "v": np.float32}]),
+    (False, [{"v": np.float64}, {"v": np.float32}]),
+])  # fmt: skip
+def test_states_have_the_type_in_which_steps_are_computed(fp32, states, be, array) -> None:
+    """Parameters that are no halves have no wide copy."""
+    link = link_of(array(np.ones(3), np.float64), array(np.ones(3), np.float16))
     optimizer = optimizers.MomentumSGD()
-    optimizer.use_fp32_update()
+    optimizer.use_fp32_update(fp32)
     optimizer.setup(link)
     set_gradients(link, be)
     optimizer.update()
-    assert [sorted(p.update_rule.state) for p in link.params()] == [["v"], ["master", "v"]]
+    assert [{name: x.dtype for name, x in p.update_rule.state.items()} for p in link.params()] == states
 
 
 def test_parameters_without_an_array_are_left_out(be, array) -> None:
@@ -189,6 +194,19 @@ def test_a_loss_scale_adapts_itself(array) -> None:
     assert optimizer.loss_scale == 8.0
 
 
+def test_a_loss_scaling_that_is_asked_for_again_counts_anew(array) -> None:
+    link = link_of(array(np.ones(2), "float16"))
+    optimizer = optimizers.SGD(2.0**-12).setup(link)
+    scales = []
+    for _ in range(2):
+        optimizer.loss_scaling(interval=3)
+        for _ in range(2):
+            optimizer.update(lambda: F.sum(link.p0))
+            scales.append(optimizer.loss_scale)
+    optimizer.update(lambda: F.sum(link.p0))
+    assert scales == [2.0**14] * 4 and optimizer.loss_scale == 2.0**15
+
+
 @pytest.mark.parametrize("method", [optimizers.MomentumSGD, optimizers.Adam])
 def test_a_captured_step_that_overflowed_is_left_out(method, be, array, host) -> None:
     if be is None:
@@ -242,16 +260,19 @@ def test_rates_of_layers_that_come_to_nothing_are_one(be, array, size, slope) ->
     testing.assert_allclose(link.p0.grad, np.full(4, slope), atol=1e-7)
 
 
-def test_hooks_after_the_step_have_names_too(array) -> None:
+@pytest.mark.parametrize(("timing", "other"), [("pre", "post"), ("post", "pre")])
+def test_hooks_have_names_whenever_they_are_called(timing, other, array) -> None:
     optimizer = optimizers.SGD(0.5).setup(link_of(array(np.ones(3))))
     called: list[str] = []
-    optimizer.add_hook(lambda o: called.append("after"), "mine", "post")
+    optimizer.add_hook(lambda o: called.append(timing), "mine", timing)
     with pytest.raises(KeyError, match="mine"):
-        optimizer.add_hook(lambda o: None, "mine", "pre")
+        optimizer.add_hook(lambda o: None, "mine", other)
     optimizer.update()
     optimizer.remove_hook("mine")
     optimizer.update()
-    assert called == ["after"]
+    assert called == [timing]
+    with pytest.raises(KeyError, match="mine"):
+        optimizer.remove_hook("mine")
 
 
 def test_a_copy_leaves_rules_of_other_optimizers_alone(array) -> None:
