@@ -349,6 +349,8 @@ def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
         if failure is None:
             cache.put(list(group), library)
+            for key in group:
+                load(key)  # at once: what is put next may take its place, where `cache_limit` is low
             return None
     return _error(failure, unit, kept[0])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tensorbackend.backends import ahead, compiler, disk_cache, temporary
-from tensorbackend.settings import using
+from tensorbackend.settings import config, using
 from tests.native.conftest import FORKS
 
 SOURCE = "long answer(void) { return 42; }\n"
@@ -371,6 +371,13 @@ def test_the_setting_bounds_a_cache(tmp_path):
         assert 4 <= len(entries(cache.folder)) <= 6
     store(cache, "f" * 64, 600_000, time.time())
     assert len(entries(cache.folder)) >= 5
+
+
+def test_libraries_that_are_compiled_together_may_be_more_than_the_folder_holds(cache, monkeypatch):
+    sources = [f"char big[{200_000 + n}] = {{1}}; long answer(void) {{ return sizeof big; }}\n" for n in range(8)]
+    monkeypatch.setitem(config._values, "cache_limit", 1)
+    assert [answer(library) for library in compiler.compile_many(sources)] == [200_000 + n for n in range(8)]
+    assert len(entries(cache)) < 6
 
 
 def test_shared_files_count_once(tmp_path):
