@@ -199,7 +199,7 @@ class AdamClock:
 
     def advance(self, t: int) -> None:
         """Count a step, the `t`-th as Python counts; from another number on where `optimizer.t` was assigned."""
-        if t != self.t + 1 and self._ticks:
+        if t != self.t + 1:
             self._begin_again(t - 1)
         self.t = t
         self._of_calls.clear()
