@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import ShapeError, dtypes, testing
-from tensorbackend.backends import caches
+from tensorbackend.backends import caches, cpu_regions
 from tensorbackend.graph import composite
 
 ENTRIES, WIDTH = 6, 40
@@ -281,3 +281,25 @@ def test_what_follows_a_look_up_waits_for_its_check(be: tb.Backend) -> None:
     places[:] = np.array([1, 2])
     out[:] = be.take(x * 2, places, 0) * 3 + bias
     assert (out.get() == x.get()[[1, 2]] * 6 + [1, 2, 3]).all()
+
+
+def test_places_are_checked_by_one_task(be: tb.Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which numbers words and sorts places too: two of them would write the same memory."""
+    checked: dict[str, int] = {}
+
+    class Recorded(cpu_regions._Checked):
+        def __init__(self, step: Any, source: str, launches: Any, *rest: Any) -> None:
+            checked[step.op.name] = launches[0].tasks
+            super().__init__(step, source, launches, *rest)
+
+    monkeypatch.setattr(cpu_regions, "_Checked", Recorded)
+    x, places = be.ones((977, 64)), be.array(np.arange(53), dtype=np.int32, min_dims=0)
+    errors, words, table = be.ones((64, 53)), be.array([np.arange(53)], dtype=np.int32), be.empty((977, 64))
+    be.evaluate(be.take(x, places, 0))
+    be.evaluate(composite.put(be.ones((53, 64)), places, x.shape, 0))
+    be.compound_bprop_lut(53, words, errors, None, table, None)
+    images, rois = be.ones((7 * 9 * 11, 2)), be.ones((13, 5))
+    pooled, argmax = be.empty((7 * 6, 13)), be.empty((7 * 6, 13), dtype=np.int32)
+    be.roipooling_fprop(images, rois, pooled, argmax, 13, 7, 9, 11, 2, 3, 1.0)
+    be.roipooling_bprop(pooled, rois, images, argmax, 13, 7, 9, 11, 2, 3, 1.0)
+    assert checked == dict.fromkeys(("take", "put", "lut_bprop", "roi_fprop", "roi_bprop"), 1)
