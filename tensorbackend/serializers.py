@@ -310,13 +310,18 @@ def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = N
     it is, and `metadata`, texts by name, beside it. At a path there is at any moment a whole file.
 
     Raises `ImportError` without the package: pip install 'tensorbackend[safetensors]'. Source: the format's
-    description, https://huggingface.co/docs/safetensors. Raises `TypeError` for metadata that are no such texts.
+    description, https://huggingface.co/docs/safetensors. Raises `TypeError` for metadata that are no such texts, and
+    for values of types that the format lacks, such as text.
     """
     if metadata is not None and not isinstance(metadata, Mapping):
         raise TypeError(complain("save_safetensors: metadata", repr(metadata)[:200], "a dict of texts by name"))
     safetensors = _safetensors()
     target = _AtOnce().save(obj)
     stored = {name: np.asarray(x, order="C") for name, x in target.items()}
+    for name, x in stored.items():
+        if x.dtype.newbyteorder("<") not in _SAFETENSORS_TYPES.values():
+            expected = ", ".join(_SAFETENSORS_TYPES)
+            raise TypeError(complain(f"save_safetensors: {name}", f"array of {x.dtype}", expected, "save_npz"))
     with whole_file(file) as out:
         out.write(safetensors.numpy.save(stored, dict(metadata) if metadata else None))
 

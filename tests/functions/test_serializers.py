@@ -518,6 +518,24 @@ def test_a_pipe_is_written_into_and_a_link_followed(save, load, tmp_path) -> Non
         np.testing.assert_array_equal(first.W.array, other.W.array)
 
 
+@pytest.mark.parametrize("value", ["text", 1j, np.zeros(2, "M8[s]"), np.zeros(2, ml_dtypes.float8_e4m3fn)], ids=str)
+def test_types_that_safetensors_lacks_are_refused_by_name_and_nothing_is_written(value, tmp_path) -> None:
+    link = tb.Chain(a=tb.Link())
+    link.a.add_persistent("kind", value)
+    with pytest.raises(TypeError, match=r"save_safetensors: a/kind\n[\s\S]*BF16[\s\S]*save_npz"):
+        serializers.save_safetensors(tmp_path / "state", link)
+    assert os.listdir(tmp_path) == []
+
+
+def test_safetensors_holds_numbers_of_another_byte_order() -> None:
+    saved, loaded, file = tb.Link(), tb.Link(), io.BytesIO()
+    saved.add_persistent("held", np.arange(3, dtype=">f4"))
+    loaded.add_persistent("held", np.zeros(3))
+    serializers.save_safetensors(file, saved)
+    serializers.load_safetensors(io.BytesIO(file.getvalue()), loaded)
+    assert loaded.held.tolist() == [0, 1, 2]
+
+
 @each_format
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666], ids=oct)
 def test_a_file_that_is_saved_again_keeps_its_permissions(save, load, mode, tmp_path) -> None:
