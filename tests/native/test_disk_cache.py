@@ -361,6 +361,9 @@ def test_least_recently_used_entries_go_first(tmp_path):
     assert len(left) >= 8
     assert left == {keys[0], *keys[-(len(left) - 1) :]}
     assert {path.stem for path in cache.folder.glob("*.c")} == left
+    kept = cache.entries()
+    assert [entry.key for entry in kept] == [keys[0], *sorted(left - {keys[0]}, reverse=True)]
+    assert sum(entry.size for entry in kept) == sum(path.stat().st_size for path in cache.folder.glob("*.*"))
 
 
 def test_the_setting_bounds_a_cache(tmp_path):
