@@ -102,6 +102,9 @@ def test_words_that_the_table_has_not_are_refused(backend: Any, word: int) -> No
     ids[0, 4] = word
     with pytest.raises(IndexError, match=rf"word {word} at place 4[\s\S]*0 to 4"):
         backend.compound_bprop_lut(6, ids, backend.ones((3, 6)), None, dW, None)
+    padded = backend.array(np.where(WORDS == 2, 70, ids.get()), dtype=np.int32)
+    with pytest.raises(IndexError, match=rf"word {word} at place 4[\s\S]*0 to 4"):
+        backend.compound_bprop_lut(6, padded, backend.ones((3, 6)), None, dW, 70)
     np.testing.assert_array_equal(dW.get(), 1)
     backend.compound_bprop_lut(6, ids, backend.ones((3, 6)), None, dW, word)
     np.testing.assert_array_equal(dW.get()[:, 0], [1, 0, 2, 0, 2])
