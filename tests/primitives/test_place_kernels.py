@@ -303,3 +303,27 @@ def test_places_are_checked_by_one_task(be: tb.Backend, monkeypatch: pytest.Monk
     be.roipooling_fprop(images, rois, pooled, argmax, 13, 7, 9, 11, 2, 3, 1.0)
     be.roipooling_bprop(pooled, rois, images, argmax, 13, 7, 9, 11, 2, 3, 1.0)
     assert checked == dict.fromkeys(("take", "put", "lut_bprop", "roi_fprop", "roi_bprop"), 1)
+
+
+def test_places_of_pooled_regions_have_memory_of_their_own(be: tb.Backend) -> None:
+    """Tensors of integers over memory of floats, which a user's array is, and memory that may not be written."""
+    memory = np.ones(24, np.float32)
+    floats, integers = be.view(memory.reshape(6, 4)), be.view(memory.view(np.int32).reshape(6, 4))
+    rois, images, O = be.ones((4, 5)), be.ones((6, 4)), be.full((6, 4), 7)
+    frozen = np.zeros((6, 4), np.int32)
+    frozen.flags.writeable = False
+    for places, maps, pooled, message in (
+        (integers, floats, O, "argmax: the output overlaps"), (integers, images, floats, "argmax: the output overlaps"),
+        (be.view(frozen), images, O, "read-only"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            be.roipooling_fprop(maps, rois, pooled, places, 4, 1, 2, 3, 2, 3, 1.0)
+    assert (memory == 1).all() and (O.get() == 7).all() and not frozen.any()
+
+
+def test_an_image_that_is_no_whole_number_is_said_to_be_none(be: tb.Backend) -> None:
+    images, O, places = be.ones((6, 4)), be.full((6, 1), 7), be.empty((6, 1), dtype=np.int32)
+    for image, said in ((0.5, "-1, or of no whole number\n"), (-1, "-1, or of no whole number\n"), (4, "4\n")):
+        with pytest.raises(IndexError, match=f"region 0 is of image {said}"):
+            be.roipooling_fprop(images, be.array([[image, 0, 0, 1, 1]]), O, places, 1, 1, 2, 3, 2, 3, 1.0)
+    assert (O.get() == 7).all()
