@@ -82,6 +82,26 @@ def test_both_passes_are_their_definitions(backend: Any, maps: int, size: tuple,
     assert (np.abs(found - expected) <= precision * (np.abs(expected) + count * rest)).all()
 
 
+def test_operands_may_have_gaps(backend: Any) -> None:
+    """Every second row, and some of the columns, of wider matrices."""
+
+    def apart(values: np.ndarray) -> Any:
+        room = backend.full((2 * values.shape[0], values.shape[1] + 3), 7, dtype=values.dtype)
+        room[::2, 2:-1] = values
+        return room[::2, 2:-1]
+
+    i, e, sizes = ref.draw((2 * 5 * 6, 2)), ref.draw((2 * 2 * 2, 3), seed=1), (3, 2, 5, 6, 2, 2, 0.5)
+    rois, found = np.array([[0, 0, 0, 9, 7], [1, 2, 2, 6, 12], [1, 0, 0, 1, 1]], np.float32), []
+    for place in (apart, lambda values: backend.array(values, dtype=values.dtype)):
+        I, E, R, O, delta = (place(x.astype(np.float32)) for x in (i, e, rois, e, i))
+        argmax = place(np.zeros((8, 3), np.int32))
+        backend.roipooling_fprop(I, R, O, argmax, *sizes)
+        backend.roipooling_bprop(E, R, delta, argmax, *sizes)
+        found.append([x.get() for x in (O, argmax, delta)])
+    for x, y in zip(*found):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_gradient_by_central_differences(backend: Any) -> None:
     rois = backend.array([[0, 0, 0, 9, 7], [1, 2, 2, 6, 12], [1, 0, 0, 1, 1]], dtype=np.float64)
     i, e, way = ref.draw((2 * 5 * 6, 2)), ref.draw((2 * 2 * 2, 3), seed=1), ref.draw((2 * 5 * 6, 2), seed=2)
@@ -146,6 +166,8 @@ def test_bad_regions_are_refused(backend: Any) -> None:
     refused(DTypeError, r"argmax[\s\S]*uint32[\s\S]*-1", {0: O, 2: I, **unsigned}, backend.roipooling_bprop)
     refused(DTypeError, r"rois[\s\S]*int32", {1: backend.ones((3, 5), dtype=np.int32)})
     refused(ValueError, "overlaps", {2: I[:6].reshape(12), 4: 3})
+    refused(ValueError, "overlaps", {0: I[:6].reshape(12), 2: I}, backend.roipooling_bprop)
+    refused(ShapeError, r"\(0, 2\)[\s\S]*multiple of 12", {0: I[:0]})
     refused(ShapeError, r"size of I", {0: I, 2: I}, backend.roipooling_bprop)
     np.testing.assert_array_equal(O.get(), 5)
     np.testing.assert_array_equal(argmax.get(), 7)
