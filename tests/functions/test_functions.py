@@ -1002,6 +1002,16 @@ def test_regions_of_no_image_are_refused(name, image, array) -> None:
         getattr(F, name)(array(np.ones((2, 1, 4, 4))), array([[image, 0, 0, 3, 3]]), 2, 2, 1.0)
 
 
+@pytest.mark.parametrize("name", F.regions.__all__)
+@pytest.mark.parametrize(("images", "rois"), [
+    ((2, 1, 4, 4), (3, 4)), ((2, 1, 4, 4), (5,)), ((2, 1, 4, 4), (1, 3, 5)),
+    ((1, 4, 4), (3, 5)), ((1, 1, 1, 4, 4), (3, 5)),
+], ids=str)  # fmt: skip
+def test_regions_and_images_of_other_shapes_are_refused(name, images, rois, array) -> None:
+    with pytest.raises(ShapeError, match=rf"{name}: shapes\n.*{re.escape(f'x {images}, rois {rois}')}"):
+        getattr(F, name)(array(np.ones(images)), array(np.zeros(rois)), 2, 2, 1.0)
+
+
 @pytest.mark.parametrize("corner", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", F.regions.__all__)
 def test_regions_whose_corners_are_nowhere_are_refused(name, corner, array) -> None:
