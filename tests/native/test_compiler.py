@@ -407,6 +407,21 @@ def test_forked_child_does_not_wait_for_the_timer_of_its_parent(cache):
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_a_program_that_says_nothing_is_stopped(monkeypatch):
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **keywords):
+            super().__init__(*arguments, **keywords)
+            started.append(self)
+
+    monkeypatch.setattr(programs.subprocess, "Popen", Popen)
+    with pytest.raises(subprocess.TimeoutExpired):
+        programs.ask(["sleep", "600"], 0.1)
+    (process,) = started
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_no_child_is_forked_while_a_compiler_is_started(cache, monkeypatch):
     # It would hold on to the pipe of the compiler's messages, which then never end.
     started = []
