@@ -43,11 +43,15 @@ def _spread(v: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _normalized(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(variance + eps), the mean and the variance over axes."""
+    """(x - mean) / sqrt(variance + eps), the mean and the variance over axes: of halves in float32, since gradients need
+    them exactly, and running statistics may be wider."""
     mean = o.mean(x, axes, True)
     centred = x - mean
     variance = o.mean(centred * centred, axes, True)
-    return centred * o.rsqrt(variance + eps), mean, variance
+    standard = centred * o.rsqrt(variance + eps)
+    if dtypes.is_half(x.dtype):
+        mean, variance = mean * np.float32(1), variance * np.float32(1)
+    return standard, mean, variance
 
 
 def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: float,
@@ -55,12 +59,8 @@ def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: f
     """The gradients at x, gamma and beta of those at the outputs (None: none): with h = (x - mean) /
     sqrt(variance + eps), h gamma + beta, the mean and the variance, which lie along x. Those at gamma and beta are sums
     `over` axes, which stay as axes of one element.
-
-    Halves find mean and variance anew: as they are stored, they are not exact enough.
     """
     (gy, g_mean, g_variance), (_, mean, variance) = g, y
-    if dtypes.is_half(x.dtype):
-        _, mean, variance = _normalized(x, axes, eps)
     count = float(max(math.prod(x.shape[a] for a in axes), 1))
     scale = o.rsqrt(variance + eps)
     h = (x - mean) * scale
@@ -89,8 +89,6 @@ def _batch_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, 
 def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
     standard, mean, variance = _normalized(x, axes, eps)
     y = standard * _spread(gamma, x, axes) + _spread(beta, x, axes)
-    if dtypes.is_half(x.dtype):  # running statistics may be wider, and hold variances that halves do not
-        mean, variance = mean * np.float32(1), variance * np.float32(1)
     return y, o.reshape(mean, gamma.shape), o.reshape(variance, gamma.shape)
 
 
