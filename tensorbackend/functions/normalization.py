@@ -43,8 +43,8 @@ def _spread(v: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _normalized(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
-    """(x - mean) / sqrt(variance + eps), the mean and the variance over axes: of halves in float32, since gradients need
-    them exactly, and running statistics may be wider."""
+    """(x - mean) / sqrt(variance + eps), the mean and the variance over axes: of halves in float32, since gradients
+    need them exactly, and running statistics may be wider."""
     mean = o.mean(x, axes, True)
     centred = x - mean
     variance = o.mean(centred * centred, axes, True)

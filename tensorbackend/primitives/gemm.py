@@ -477,7 +477,8 @@ def _costs_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> list[tupl
         return [(False, 0.0)]
     aligned = x.b[0] % facts.lanes == 0  # else vectors lie in two cache lines each, and a panel in one more
     if _strewn(x, panel, facts):
-        in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + 0.02 * passes)
+        again = 0.06 if facts.few_registers and panel == 4 * facts.lanes else 0.02  # of its sums two rows fit, no more
+        in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + again * passes)
     else:
         cheap = height * x.k <= NEAREST if entries > NEAR else aligned
         in_place = entries * (0.004 if cheap else 0.01) * passes
