@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and both gradients beside PyTorch (two memory formats) and JAX, and the multiply-adds of this machine.
 
-Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, of ResNet-50 for one image, and dilated
-ones as DRN and DeepLab have them. GFLOP/s are effective: operations of the definition over time. Batches are halved
-until a pass has at most 20 GFLOP (`--quick`: 3, and a third of the layers unless `--only` names them); the shape says
-N, C, H, W, K, filter height and width, stride, pad and, where there is one, dilation. Beside the engine with a seed,
-where a cost model chooses the algorithm: without one, where they are timed once a shape (`timed`), with tiles of 2 x 2
-(`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest difference over the largest value.
+Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, of ResNet-50 for one image, 1 x 1 ones
+between few maps and depthwise ones as MobileNet has them, ones of stride 2, patches as of vision transformers and
+ConvNeXt, and dilated ones as DRN and DeepLab have them. GFLOP/s are effective: operations of the definition over
+time. Batches are halved until a pass has at most 20 GFLOP (`--quick`: 3, and a third of the layers unless `--only`
+names them); the shape says N, C, H, W, K, filter height and width, stride, pad and, where there is one, dilation.
+Beside the engine with a seed, where a cost model chooses the algorithm: without one, where they are timed once a
+shape (`timed`), with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest
+difference over the largest value.
 """
 
 from __future__ import annotations
@@ -104,7 +106,11 @@ LAYERS = [
                               "3@224-64-3/1/1 128@56-256-3/1/1"),
     *_squares("one image", 1, "64@56-64-3/1/1 128@28-128-3/1/1 256@14-256-3/1/1 512@7-512-3/1/1 64@56-256-1/1/0 "
                               "256@56-64-1/1/0 1024@14-256-1/1/0 512@7-2048-1/1/0"),
+    *_squares("few maps", 16, "32@112-16-1/1/0 16@112-96-1/1/0 144@56-24-1/1/0 24@56-144-1/1/0"),
+    *_squares("stride 2", 8, "128@56-128-3/2/1 256@28-256-3/2/1 256@56-512-1/2/0"),
+    *_squares("patches", 8, "3@224-768-16/16/0 3@224-96-4/4/0 96@56-192-2/2/0"),
     Layer("depthwise", 16, 128, 56, 56, 128, 3, 3, 1, 1, 128),
+    Layer("depthwise", 16, 96, 56, 56, 96, 3, 3, 2, 1, 96),
     Layer("dilated", 16, 256, 32, 32, 256, 3, 3, 1, 2, dilation=2),
     Layer("dilated", 1, 512, 28, 28, 512, 3, 3, 1, 4, dilation=4),
     Layer("dilated", 8, 512, 33, 33, 512, 3, 3, 1, 2, dilation=2),

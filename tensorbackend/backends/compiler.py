@@ -40,7 +40,7 @@ from tensorbackend.backends.toolchain import (
 )
 from tensorbackend.errors import CompileError
 from tensorbackend.kernel_files import kernel_dir
-from tensorbackend.settings import config
+from tensorbackend.settings import config, using
 
 __all__ = [
     "Compiler",
@@ -246,7 +246,8 @@ def compile_many(
     if missing:
         with _compiling.now:
             expand = str if expander is None else expander()
-            call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout, expand, config.debug)
+            arguments = require_compiler().arguments(options)
+            call = _CompilerCall(arguments, config.compile_timeout, expand, config.debug, config.cache_limit)
             _compile_missing(missing, call, merge)
     return [_require_loaded(key) for key in keys]
 
@@ -263,13 +264,14 @@ def _require_loaded(key: str) -> Library:
 
 @dataclass(frozen=True)
 class _CompilerCall:
-    """How to call the compiler: `arguments` up to the names of files, seconds to wait, how much to log. The settings of
-    the thread that asked go in here, since others do the work."""
+    """How to call the compiler: `arguments` up to the names of files, seconds to wait, how much to log, MiB that the
+    cache may take. The settings of the thread that asked go in here, since others do the work."""
 
     arguments: list[str]
     timeout: float
     expand: Callable[[str], str]
     debug: int
+    cache_limit: int
 
 
 def _compile_missing(missing: dict[str, str], call: _CompilerCall, merge: bool) -> None:
@@ -348,7 +350,8 @@ def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict
             _raise_if_full(failure.message)
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
         if failure is None:
-            cache.put(list(group), library)
+            with using(cache_limit=call.cache_limit):
+                cache.put(list(group), library)
             for key in group:
                 load(key)  # at once: what is put next may take its place, where `cache_limit` is low
             return None
