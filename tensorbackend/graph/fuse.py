@@ -6,11 +6,12 @@ the trees, temporaries). It is the only module that decides what one kernel is:
 
 - elementwise ops, sources and broadcasts fuse into the kernel of their user; equal sub-expressions are computed once;
 - reductions over the same axes of the same space fuse with the work before and after them (softmax is one kernel);
+- a tensor's reduction over axes that lie apart, the inner one short, as over windows of images, is two;
 - a tree is cut at primitives (dot, take …), at movements of computed values, at reductions that do not fit the
   kernel's space, and where a kernel would grow beyond `MAX_INSTRUCTIONS`. Each cut is listed with its reason.
 
 What a plan consists of is in `plan.py`, how the instructions of one kernel are made in `region.py`. Values pass between
-kernels in the compute type, so a cut changes no number.
+kernels in the compute type, so a cut changes no number (but sums that are two are rounded in between).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ __all__ = ["can_join", "is_drawn", "schedule", "single_call", "walk"]
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
+APART, RUN = 1 << 12, 64
+"""Elements from which on a tensor is reduced in two steps, where else rows of at most so many, far apart, would be."""
 LEAST_ROW = 64
 """Elements from which on a row is reduced in one order, whatever its kernel stores; shorter ones lie side by side."""
 
@@ -160,7 +163,8 @@ def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: lis
 
 class Scheduler:
     """The making of one plan. Regions read what is known of nodes: `shapes`, `cuts`, `places` in memory, numbers;
-    `was_read` has the operands (user, position) that statements run one by one would read from memory."""
+    `computed` are the shapes of all nodes; `was_read` has the operands (user, position) that statements run one by one
+    would read from memory."""
 
     def __init__(self, statements: list[Statement], leaves: list[list[Any]]) -> None:
         self.statements = statements
@@ -175,6 +179,8 @@ class Scheduler:
         self.cuts: dict[int, str] = {}
         self.was_read: set[tuple[int, int]] = set()
         self.kept_alive: list[Any] = []
+        trees = [statement.value for statement in statements if isinstance(statement.value, OpTreeNode)]
+        self.computed = {n.structure.shape for tree in trees for n in nodes_of(tree)}
         self.overlaps = _in_place(statements, leaves)
         self.draws = any(is_drawn(x) for found in leaves for x in found)
         self._number(leaves)
@@ -249,7 +255,7 @@ class Scheduler:
     def _statement(self, index: int, statement: Statement) -> None:
         s = statement.target
         target = Ref(index, s.shape, s.strides, 0, s.dtype)
-        value = statement.value
+        value = self._replaced(statement.value, {})
         if isinstance(value, OpTreeNode):
             self._resolve(value, s.shape)
             self._mark_cuts(value)
@@ -288,7 +294,8 @@ class Scheduler:
         self._emit(list(outputs.values()))
 
     def _replaced(self, root: Any, written: dict[tuple, OpTreeNode]) -> Any:
-        """The tree with tensors that an earlier statement wrote replaced by what it wrote there."""
+        """The tree with tensors that an earlier statement wrote replaced by what it wrote there, and reductions by
+        two where those are faster."""
         if not isinstance(root, Operators):
             return root
         if not isinstance(root, OpTreeNode):
@@ -296,10 +303,16 @@ class Scheduler:
         made: dict[int, Any] = {}
         for node in nodes_of(root):
             inputs = tuple(self._replacement(x, made, written) for x in node.inputs)
-            if all(x is y for x, y in zip(inputs, node.inputs)):
+            first = self._reduced_first(node, *inputs) if node.structure.op.kind == ops.REDUCTION else None
+            if first is None and all(x is y for x, y in zip(inputs, node.inputs)):
                 made[id(node)] = node
                 continue
-            new = apply(node.structure.op, *inputs, params=node.structure.params)
+            params = node.structure.params
+            if first is not None:
+                inputs = (apply(node.structure.op, *inputs, params=(first, *params[1:])),)
+                self.kept_alive.append(inputs[0])
+                params = (tuple(a for a in params[0] if a not in first), *params[1:])
+            new = apply(node.structure.op, *inputs, params=params)
             made[id(node)] = new
             self.kept_alive.append(new)
             for position, x in enumerate(inputs):
@@ -308,6 +321,25 @@ class Scheduler:
                 if not isinstance(x, Operators):
                     self.number_leaves[id(new), position] = self.number_leaves[id(node), position]
         return made[id(root)]
+
+    def _reduced_first(self, node: OpTreeNode, x: Any) -> Shape | None:
+        """The axes of a reduction of a tensor to reduce first, into memory; None: all at once. Where what is reduced
+        innermost, or around an axis of a few elements, are short rows with an axis between them and others that are,
+        as in windows of images: lines of all these lie side by side. Not where a kernel goes over the tensor's elements
+        once more."""
+        if not isinstance(x, Operators) or isinstance(x, OpTreeNode):
+            return None
+        s, axes = x.structure, node.structure.params[0]
+        if node.structure.op.name not in ("sum", "max", "min") or 0 in s.shape:
+            return None
+        inner = [a for a in reversed(indexing.memory_order(s.shape, s.strides)) if s.shape[a] != 1]
+        few = next((n for n, a in enumerate(inner) if a in axes), 0)
+        end = next((n for n, a in enumerate(inner) if n > few and a not in axes), 0)
+        first = tuple(sorted(a for a in inner[end:] if a in axes))
+        run = math.prod(s.shape[a] for a in inner[:end])
+        if not end or not first or run > RUN or math.prod(s.shape) < APART or s.shape in self.computed:
+            return None
+        return first if s.strides[inner[0]] == 1 and s.strides[inner[end]] == run else None
 
     @staticmethod
     def _replacement(x: Any, made: dict[int, Any], written: dict[tuple, OpTreeNode]) -> Any:

@@ -52,6 +52,41 @@ def test_an_axis_of_one_among_reduced_axes_is_dropped(backend: Backend) -> None:
     assert backend.sum(x).asnumpyarray().item() == 20
 
 
+WINDOWS = [
+    ((8, 3, 14, 2, 15, 2), (3, 5), 2), ((40, 7, 2, 9, 4, 3), (2, 4), 2), ((70, 20, 7), (0, 2), 2),
+    ((9, 30, 1, 5, 5), (0, 2, 3, 4), 2), ((30, 20, 20, 4), (1, 3), 2), ((70, 20, 65), (0, 2), 1),
+    ((7, 20, 7), (0, 2), 1), ((9, 3, 40, 5), (0, 3), 2), ((60, 30, 5), (0, 1), 1), ((60, 30, 5), (1, 2), 1),
+    ((60, 30, 5), 2, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "axis", "steps"), WINDOWS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "uint8", "bool"])
+def test_short_rows_with_an_axis_between_are_reduced_in_two_steps(
+    backend: Backend, shape: tuple[int, ...], axis: object, steps: int, dtype: str
+) -> None:
+    """Sums over windows of images took 30 times as long, row by row of two elements."""
+    wide = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 99, shape).astype(np.float64)
+    if dtype in ("float32", "float64"):
+        wide[wide == 7] = np.nan
+    x = backend.array(wide, dtype=dtype, min_dims=0)
+    for name in ("sum", "max", "min"):
+        tree = getattr(backend, name)(x, axis) * 2
+        assert len(kernels_of(tree)) == steps
+        wanted = 2 * getattr(np, name)(wide, axis=axis, keepdims=True)
+        got = tree.asnumpyarray().astype(np.float64).reshape(wanted.shape)
+        np.testing.assert_allclose(got, wanted, rtol=2**-8 if dtype == "bfloat16" else 0)
+
+
+def test_a_reduction_that_others_need_in_full_stays_in_their_kernel(backend: Backend) -> None:
+    x = backend.array(np.random.default_rng(0).standard_normal((70, 20, 7)), min_dims=0)
+    assert len(kernels_of(x - backend.sum(x, (0, 2)))) == 1
+    assert len(kernels_of(backend.sum(backend.exp(x), (0, 2)))) == 1
+    turned = backend.array(np.ones((20, 70, 7), np.float32), min_dims=0).transpose((1, 0, 2))
+    assert len(kernels_of(backend.sum(turned, (0, 2)))) == 1  # in memory these axes lie side by side
+    assert backend.sum(3.0).asnumpyarray() == 3
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64"])
 def test_extremes_of_integers_are_found_wherever_they_are(backend: Backend, dtype: str) -> None:
     """Also where 0 lies beyond all numbers."""
