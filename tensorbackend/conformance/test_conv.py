@@ -149,6 +149,16 @@ def test_windows_side_by_side_are_products(backend: Any, name: str, dtype: str) 
     assert_right_and_product(backend, layer, dtype, name in TILED)
 
 
+@pytest.mark.parametrize(("N", "C", "K", "dot"), [
+    (8, 96, 128, True), (1, 96, 128, True), (7, 96, 128, False), (8, 95, 128, False), (8, 96, 127, False),
+    (2, 1, 256, True),
+])  # fmt: skip
+def test_which_windows_side_by_side_are_products(backend: Any, N: int, C: int, K: int, dot: bool) -> None:
+    layer = backend.conv_layer(np.float32, N=N, C=C, K=K, H=4, W=4, R=2, S=2, str_h=2, str_w=2)
+    assert layer.dot is dot
+    assert not backend.conv_layer(np.float32, N=N, C=C, K=K, H=4, W=4, R=2, S=2).dot
+
+
 def test_windows_side_by_side_with_a_bound_on_scratch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"N": 3, "C": 2, "K": 256, "H": 6, "W": 8, "R": 2, "str_h": 2}
     for bound, product in ((0, True), (3 * 2 * 48 * 4, True), (3 * 2 * 48 * 4 - 1, False)):

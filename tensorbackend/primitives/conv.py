@@ -26,9 +26,10 @@ from tensorbackend.primitives.geometry import ConvGeometry, Pad, each_tap, outpu
 __all__ = ["ConvLayer", "Convolution", "DeconvLayer", "bprop_reference", "fprop_reference", "images_gradient",
            "update_reference"]  # fmt: skip
 
-MANY_MAPS = 256
+MANY_MAPS, MAPS, CHANNELS, FEW_IMAGES = 256, 128, 96, range(2, 8)
 """Maps of results from which on images whose windows lie side by side are taken apart for a product of matrices: what
-each input meets takes longer then than to move it."""
+each input meets takes longer then than to move it. With so many channels, and not so few images, whose runs are short,
+fewer maps do."""
 
 
 # Meaning: one matrix product a filter cell and group
@@ -159,7 +160,8 @@ class ConvLayer:
         self.sizeI, self.sizeF, self.sizeO = (operands.size(d) for d in (g.dimI, g.dimF, g.dimO))
         self.nOut = self.dimO2[0]
         self.flops = g.flops
-        apart = self.geometry.is_tiled and g.K >= MANY_MAPS
+        many = g.K >= MANY_MAPS or (g.K >= MAPS and g.C >= CHANNELS and g.N not in FEW_IMAGES)
+        apart = self.geometry.is_tiled and many
         fits = not scratch or operands.size((*g.dimF[:-1], *g.dimO[1:])) * self.dtype.itemsize <= scratch
         self.dot = self.geometry.is_product or (apart and fits)
 
