@@ -6,8 +6,8 @@
 // Copies    of b a block of columns, of a the rows of a task, near the core: what lies far apart would compete for places in
 //           the first-level cache, and lines on their way there would wait for those that are written
 // Loops     some rows of a block, VECTORS vectors of sums at a time: the processor sees a few rows that are written in
-//           order, and has their lines ready. Tiles of gemm.c go down a narrow panel instead, and wait for them. Meanwhile the
-//           next block of b is asked for, a line at a time.
+//           order, and has their lines ready. Tiles of gemm.c go down a narrow panel instead, and wait for them.
+//           Meanwhile the next block of b is asked for, a line at a time.
 // Tasks     rows by columns; all rows, where b is in no cache and should be read once
 // Order     An element adds up its k products one after the other, as in a tile.
 // Limits    MOST steps of k; a vector of columns at least
@@ -110,7 +110,7 @@ static void copy_rows(int64_t k, int64_t rows, const TB_T *a, const int64_t *str
 void tb_gemm_short(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                    int64_t end) {
     TB_T left[MOST_TAKEN * MOST], right[COPIED + MOST * LANES];
-    const int64_t m = size[M], n = size[N], k = size[K], t_row = stride[4], across = n < size[TASK_COLUMNS] ? 1 : n / size[TASK_COLUMNS];
+    const int64_t m = size[M], n = size[N], k = size[K], t_row = stride[4], across = n / size[TASK_COLUMNS];
     const int64_t block = COPIED / k / (VECTORS * LANES) * (VECTORS * LANES);
     const TB_T *const a = ptr[size[SWAP]], *const b = ptr[!size[SWAP]];
     const int past = size[PAST] && ((uintptr_t)ptr[2] | (uintptr_t)(t_row * (int64_t)sizeof(TB_T))) % TB_VECTOR == 0;

@@ -141,7 +141,7 @@ def _prepare_short(product: _Product) -> jit.Prepared | None:
     address = written.library(source, "products").address("tb_gemm_short")
     size = [x.m, x.n, x.k, rows, columns, int(swap), int(caches.go_past(x.m * x.n * product.out.dtype.itemsize))]
     cost = 2 * x.m * x.n * x.k // FLOPS_A_NANOSECOND + x.m * x.n // STORED_A_NANOSECOND
-    tasks = -(-x.m // rows) * max(x.n // columns, 1)
+    tasks = -(-x.m // rows) * (x.n // columns)
     launch = runtime.prepare(address, tasks, cost, 3, size, [*x.a, *x.b, x.sums[0]], 0)
     return jit.Prepared(step, source, step.name, [launch], 0)
 

@@ -16,6 +16,7 @@ kernels in the compute type, so a cut changes no number (but sums that are two a
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -163,8 +164,7 @@ def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: lis
 
 class Scheduler:
     """The making of one plan. Regions read what is known of nodes: `shapes`, `cuts`, `places` in memory, numbers;
-    `computed` are the shapes of all nodes; `was_read` has the operands (user, position) that statements run one by one
-    would read from memory."""
+    `was_read` has the operands (user, position) that statements run one by one would read from memory."""
 
     def __init__(self, statements: list[Statement], leaves: list[list[Any]]) -> None:
         self.statements = statements
@@ -179,8 +179,6 @@ class Scheduler:
         self.cuts: dict[int, str] = {}
         self.was_read: set[tuple[int, int]] = set()
         self.kept_alive: list[Any] = []
-        trees = [statement.value for statement in statements if isinstance(statement.value, OpTreeNode)]
-        self.computed = {n.structure.shape for tree in trees for n in nodes_of(tree)}
         self.overlaps = _in_place(statements, leaves)
         self.draws = any(is_drawn(x) for found in leaves for x in found)
         self._number(leaves)
@@ -322,6 +320,12 @@ class Scheduler:
                     self.number_leaves[id(new), position] = self.number_leaves[id(node), position]
         return made[id(root)]
 
+    @functools.cached_property
+    def _computed_shapes(self) -> set[Shape | None]:
+        """The shapes of all nodes of the statements' trees."""
+        trees = [statement.value for statement in self.statements if isinstance(statement.value, OpTreeNode)]
+        return {node.structure.shape for tree in trees for node in nodes_of(tree)}
+
     def _reduced_first(self, node: OpTreeNode, x: Any) -> Shape | None:
         """The axes of a reduction of a tensor to reduce first, into memory; None: all at once. Where what is reduced
         innermost, or around an axis of a few elements, are short rows with an axis between them and others that are,
@@ -337,7 +341,7 @@ class Scheduler:
         end = next((n for n, a in enumerate(inner) if n > few and a not in axes), 0)
         first = tuple(sorted(a for a in inner[end:] if a in axes))
         run = math.prod(s.shape[a] for a in inner[:end])
-        if not end or not first or run > RUN or math.prod(s.shape) < APART or s.shape in self.computed:
+        if not end or not first or run > RUN or math.prod(s.shape) < APART or s.shape in self._computed_shapes:
             return None
         return first if s.strides[inner[0]] == 1 and s.strides[inner[end]] == run else None
 
