@@ -138,6 +138,8 @@ static object *make_memo_type(void) {
     static method_def methods[] = {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
         {"allocate", memo_allocate, ONE_ARGUMENT, "A Storage of so many bytes, or None for Python to make it."},
+        {"fresh", (object *(*)(object *, object *))(void *)memo_fresh, FAST,
+         "A tensor of a class, a layout, so many bytes and a rounding in fresh memory, or None for Python to make it."},
         {"grow", (object *(*)(object *, object *))(void *)memo_grow, FAST, "Append the nodes of a template to a list."},
         {"look", (object *(*)(object *, object *))(void *)memo_look, FAST, "Append the views of a template to a list."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},

@@ -219,6 +219,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
         self._repeats: dict[tuple, Any] = {}
         if self.jit:
             self._use_native_types()
+        if self._native is not None and type(self)._allocate is CPUBackend._allocate:
+            self.structures.fresh = self.structures.memo.fresh
         watch.join(self)
         if settings.config.debug >= 1:
             how = toolchain.compiler_status() if self.jit else "the interpreter"

@@ -24,7 +24,7 @@ from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 
 __all__ = [
     "added", "as_type", "backend_of", "copy_into", "described", "device_backend", "different_kinds", "evaluated",
-    "filled_like", "fresh", "get_array_module", "host_backend", "is_array", "is_writable", "keeper", "meet",
+    "filled_like", "fresh", "get_array_module", "host_backend", "is_array", "is_writable", "keeper", "laid_out", "meet",
     "module_of", "moved", "on_host", "only_family", "placed", "plain", "presented", "target", "tensor_of", "together",
     "zeros",
 ]  # fmt: skip
@@ -78,7 +78,14 @@ def _plain_tensor(x: Tensor) -> Tensor:
 def fresh(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """A plain tensor in uninitialised memory."""
     layout = backend.structures.contiguous(dtype, shape, 0)
-    return placed(backend, layout, backend._allocate(layout.extent[1]))
+    return laid_out(backend, layout, layout.extent[1])
+
+
+def laid_out(backend: Any, layout: Structure, nbytes: int) -> Tensor:
+    """A plain tensor of a layout without gaps, of `nbytes`, in uninitialised memory."""
+    table = layout.table
+    made = None if table.fresh is None else table.fresh(backend.tensor_cls, layout, nbytes, backend.round_mode)
+    return placed(backend, layout, backend._allocate(nbytes)) if made is None else made
 
 
 def placed(backend: Any, layout: Structure, storage: Storage) -> Tensor:

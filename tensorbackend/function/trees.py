@@ -434,7 +434,7 @@ class _Form:
         values = self.template.make(tensors, draws)
         if self._one is not None:  # one tree, written as it is
             number, layout, nbytes = self._one
-            made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
+            made = arrays.laid_out(self.backend, layout, nbytes)
             made[:] = values[number]
             return [made]
         if not self._several:
@@ -445,7 +445,7 @@ class _Form:
     def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int, writes: Any, view: Any) -> Any:
         if layout is None:
             return None if number is None else values[number]
-        made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
+        made = arrays.laid_out(self.backend, layout, nbytes)
         if writes is None:
             target = made if view is None else arrays.placed(self.backend, view, made.storage)
             target[:] = values[number]
@@ -558,13 +558,7 @@ class TreeFunction(FunctionNode):
             hook.forward_preprocess(self, seen)
         form = self._form(table, tensors, pattern)
         if self._draws is None:
-            backend = form.backend
-            if form.draws:
-                if _trace.calls is not None:  # they would be drawn once for good, and others in the gradient
-                    head = f"fused: {self.label} draws random numbers for what does not come of the arguments"
-                    raise TypeError(complain(head, "", "an argument of the fused function"))
-                backend._flush()  # what waits in a `fuse` block was stated before, and draws before
-            self._draws = [backend._next_draw() for _ in range(form.draws)]
+            self._draws = self._drawn(form) if form.draws else ()
         outputs = form.run(tensors, self._draws)
         if host:
             outputs = [None if y is None else y._tensor for y in outputs]
@@ -575,6 +569,14 @@ class TreeFunction(FunctionNode):
                 if y is not None:
                     refuse_nan(self.label, "output", i, y)
         return outputs
+
+    def _drawn(self, form: _Form) -> list[int]:
+        """The numbers of this call's draws."""
+        if _trace.calls is not None:  # they would be drawn once for good, and others in the gradient
+            head = f"fused: {self.label} draws random numbers for what does not come of the arguments"
+            raise TypeError(complain(head, "", "an argument of the fused function"))
+        form.backend._flush()  # what waits in a `fuse` block was stated before, and draws before
+        return [form.backend._next_draw() for _ in range(form.draws)]
 
     def _form(self, table: Any, tensors: Sequence[Any], pattern: tuple[Any, ...]) -> _Form:
         """What is known of the rule for operands like these."""

@@ -105,6 +105,9 @@ class StructureTable(dict):
     look: Callable[[list[Any], tuple], bool] | None = None
     """`look(values, views)` appends views. Each is given by where its tensor is in the list, its layout, and in bytes
     how far it begins from the tensor, and its extent. False, with some of them there, when Python must make them."""
+    fresh: Callable[[type, Structure, int, int], Any] | None = None
+    """`fresh(class, structure, nbytes, rounding)` of a backend in the host's memory makes a tensor of a layout without
+    gaps in fresh memory; None when Python must make it."""
 
     def __init__(self, backend: Any, default_dtype: np.dtype) -> None:
         super().__init__()

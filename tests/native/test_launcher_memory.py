@@ -15,6 +15,7 @@ import pytest
 
 from tensorbackend import testing
 from tensorbackend.backends import native
+from tensorbackend.function import arrays
 from tensorbackend.graph.optree import nodes_of
 from tests.native.statements import assert_no_references_left, counts, tensors
 
@@ -92,6 +93,34 @@ def test_arrays_keep_fresh_memory(be) -> None:
     others = [be.zeros((3, 5)) for _ in range(20)]
     assert (array == 7).all()
     del others
+
+
+def test_fresh_tensors_are_those_of_python(be) -> None:
+    layout = be.structures.contiguous(np.dtype("f"), (3, 5), 0)
+    x, y = arrays.laid_out(be, layout, 60), arrays.placed(be, layout, be._allocate(60))
+    facts = ("structure", "base", "name", "persist_values", "rounding", "shape", "strides")
+    assert [getattr(x, name) for name in facts] == [getattr(y, name) for name in facts]
+    assert type(x) is type(y) is be.tensor_cls
+    assert (x.address, x.start, x.stop) == (x.storage.address, x.address, x.address + 60)
+    x[:], y[:] = 3, x + 1  # each in memory of its own
+    assert (x.get() == 3).all() and (y.get() == 4).all()
+    gone = weakref.ref(x.storage)
+    del x
+    assert gone() is None
+
+
+def test_fresh_tensors_leave_no_references_and_what_is_no_size_is_pythons(be) -> None:
+    layout = be.structures.contiguous(np.dtype("f"), (16, 1), 0)
+
+    def statements(x, w, o, number) -> None:
+        o[:] = arrays.laid_out(be, layout, 64)
+
+    assert_no_references_left(be, statements, 20_000)
+    fresh = be.structures.fresh
+    assert [fresh(be.tensor_cls, layout, n, 0) for n in (-1, (1 << 20) + 1, 1.0, None)] == [None] * 4
+    be._stand_aside(True)  # as while a function is captured, which notes what memory it takes
+    assert fresh(be.tensor_cls, layout, 64, 0) is None
+    be._stand_aside(False)
 
 
 def test_nodes_in_cycles_are_collected(be) -> None:

@@ -6,7 +6,7 @@
 #ifndef TB_LAUNCHER_MEMORY_H
 #define TB_LAUNCHER_MEMORY_H
 
-#include "memo.h"
+#include "views.h"
 
 enum { MOST_FRESH = 1 << 20 };  // bytes
 
@@ -50,6 +50,30 @@ static object *memo_allocate(object *self, object *bytes) {
         return storage;
     Py_DecRef(storage);
     return PyErr_Occurred() ? NULL : kept(py.none);
+}
+
+// memo.fresh(class, structure, bytes, rounding): a tensor in fresh memory, as `arrays.placed` makes it; None for Python to
+// make.
+static object *memo_fresh(object *self, object *const *arguments, length given) {
+    if (given != 4 || ((memo *)self)->aside)
+        return kept(py.none);
+    object *storage = memo_allocate(self, arguments[2]);
+    if (!storage || storage == py.none)
+        return storage;
+    object *tensor = PyType_GenericAlloc(arguments[0], 0);
+    if (!tensor) {
+        Py_DecRef(storage);
+        return NULL;
+    }
+    int64_t address = PyLong_AsLongLong(slot(storage, at.storage_address));
+    *field(tensor, at.tensor_storage) = storage;
+    *field(tensor, at.tensor_rounding) = kept(arguments[3]);
+    *field(tensor, at.tensor_name) = kept(py.none);
+    *field(tensor, at.tensor_persist_values) = kept(py.true_);
+    place_tensor(tensor, arguments[1], py.none, (span){address, address, address + PyLong_AsLongLong(arguments[2])});
+    if (PyErr_Occurred())
+        clear_field(&tensor);
+    return tensor;
 }
 
 #endif

@@ -65,6 +65,17 @@ static memo *memo_for_views(object *tensor) {
     return is_own_tensor(tensor) ? memo_of(slot(tensor, at.tensor_structure)) : NULL;
 }
 
+// What Tensor._place sets, and the base, of a tensor that was made just now.
+static void place_tensor(object *tensor, object *structure, object *base, span place) {
+    *field(tensor, at.tensor_structure) = kept(structure);
+    *field(tensor, at.tensor_base) = kept(base);
+    *field(tensor, at.tensor_array) = kept(py.none);
+    *field(tensor, at.tensor_address) = PyLong_FromLongLong(place.address);
+    *field(tensor, at.tensor_start) = PyLong_FromLongLong(place.start);
+    *field(tensor, at.tensor_stop) = PyLong_FromLongLong(place.stop);
+    *field(tensor, at.tensor_span) = PyBytes_FromStringAndSize((const char *)&place, sizeof place);
+}
+
 // As Tensor._view. NULL without an exception when only Python can make it.
 static object *view_like(object *tensor, object *structure, const int64_t *offset_low_high) {
     const span *where = span_of(tensor);
@@ -73,19 +84,12 @@ static object *view_like(object *tensor, object *structure, const int64_t *offse
         if (!where || !slot(tensor, same[i]))
             return NULL;
     int64_t address = where->address + offset_low_high[0];
-    const span place = {address, address + offset_low_high[1], address + offset_low_high[2]};
     object *view = PyType_GenericAlloc(tensor->type, 0);
     if (!view)
         return NULL;
     for (int i = 0; i < 4; i++)
         *field(view, same[i]) = kept(slot(tensor, same[i]));
-    *field(view, at.tensor_structure) = kept(structure);
-    *field(view, at.tensor_base) = kept(tensor);
-    *field(view, at.tensor_array) = kept(py.none);
-    *field(view, at.tensor_address) = PyLong_FromLongLong(place.address);
-    *field(view, at.tensor_start) = PyLong_FromLongLong(place.start);
-    *field(view, at.tensor_stop) = PyLong_FromLongLong(place.stop);
-    *field(view, at.tensor_span) = PyBytes_FromStringAndSize((const char *)&place, sizeof place);
+    place_tensor(view, structure, tensor, (span){address, address + offset_low_high[1], address + offset_low_high[2]});
     if (PyErr_Occurred())
         clear_field(&view);
     return view;
