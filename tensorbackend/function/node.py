@@ -120,8 +120,7 @@ class FunctionNode:
             return found
         made = Variable(data)
         if node is None:
-            made._node = node = VariableNode(made)
-            node.creator_node, node.rank = self, self.rank + 1
+            made._node = node = VariableNode(made, self, self.rank + 1)
             self.outputs = (*self.outputs[:index], _ref(node), *self.outputs[index + 1 :])
         else:
             made._node = node
@@ -206,8 +205,7 @@ class FunctionNode:
         self.rank = rank = nodes[0].rank if len(nodes) == 1 else max([node.rank for node in nodes])
         references = []
         for v in made:
-            node = v._node = VariableNode(v)
-            node.creator_node, node.rank = self, rank + 1
+            v._node = node = VariableNode(v, self, rank + 1)
             references.append(_ref(node))
         self.outputs = tuple(references)
         for i in inputs:

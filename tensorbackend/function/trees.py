@@ -211,8 +211,10 @@ class Rule:
         self.names = tuple(names)
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
-        if params:
-            params = {name: x.item() if isinstance(x, np.generic) else x for name, x in params.items()}
+        for x in params.values():
+            if isinstance(x, np.generic):
+                params = {name: x.item() if isinstance(x, np.generic) else x for name, x in params.items()}
+                break
         if _trace.calls is not None and any(isinstance(x, Traced) for x in operands):
             return self._traced(operands, params)
         node = TreeFunction(self, params)
@@ -629,7 +631,7 @@ class TreeFunction(FunctionNode):
             self.rule.expect(_filled(pattern, tensors), self.params)
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
-        inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept
+        inputs, outputs = self._retained_inputs, self._retained_outputs = self.form._kept or self.form.kept
         self._tie(variables, made, inputs, outputs)
 
     def _input_gradients(self, targets: tuple[int, ...], grads: tuple[Any, ...], present: Any, double: bool) -> Any:

@@ -38,12 +38,13 @@ class VariableNode:
 
     __slots__ = ("__weakref__", "creator_node", "data", "dtype", "name", "rank", "requires_grad", "shape", "variable")
 
-    def __init__(self, variable: Variable) -> None:
-        data = variable._data
-        self.creator_node: Any = None
-        self.rank = 0
+    def __init__(self, variable: Variable, creator_node: Any = None, rank: int = 0) -> None:
+        self.creator_node = creator_node
+        self.rank = rank
         self.data: Any = None
-        self.shape, self.dtype = (None, None) if data is None else (data.shape, data.dtype)
+        data = variable._data
+        facts = getattr(data, "structure", data)  # of tensors, where their properties look
+        self.shape, self.dtype = (None, None) if data is None else (facts.shape, facts.dtype)
         self.requires_grad = variable._requires_grad
         self.name = variable._name
         self.variable = _ref(variable)
