@@ -3,6 +3,7 @@
 //
 // Computes  what conv.c and conv_update.c do, where each map meets filters of its own
 // Copy      of a map, as conv_copies.h makes it: then for any tap the inputs of a row of outputs lie side by side.
+//           None is made where whole vectors are of images and taps are few: see conv_in_place.h.
 // Sweeps    Rows of taps that read neighbouring rows of the copy pass over it together, up to SLIDE_ROWS of them and two
 //           or three columns: a vector of the copy, read once, serves all rows of outputs that it meets. Forward, and back
 //           at stride 1, the sums of these rows stay in registers, and move on by a row with each row of the copy; for the
@@ -13,7 +14,7 @@
 //           shapes alone.
 // Bound by  multiply-adds, with large filters; by memory, with many images; with small images, by what each map takes
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
-#include "conv_copies.h"
+#include "conv_in_place.h"
 
 enum {
     MOST_TAPS = 9,                      // of a phase that are in work at a time
@@ -150,12 +151,8 @@ static void find_sweeps(const job *j, plan *p) {
     }
 }
 
-// Rows [first, last) of the copy.
-typedef struct range {
-    int64_t first, last;
-} range;
-
-// Those with inputs that `outputs` rows, from `row` of a job on, meet at a sweep; counted from that of its first tap and row.
+// Rows of the copy with inputs that `outputs` rows, from `row` of a job on, meet at a sweep; counted from that of its first
+// tap and row.
 INLINE range met_rows(const job *j, const sweep *x, int64_t row, int64_t outputs) {
     const axis *const hx = &j->s->high;
     const int64_t start = j->row + row + x->shift, before = -floor_div(x->from, hx->a) - start;
@@ -317,15 +314,23 @@ void tb_depthwise(void *const *ptr, const int64_t *size, const int64_t *stride, 
     int64_t order[cells_of(&s)];
     sweep sweeps[cells_of(&s)];
     plan p = {-1, offset, cell, phases, order, 0, sweeps};
+    const readers found = find_readers(&s);
+    const int here = is_in_place(&s, &found);
+    pieces in_place = {.depth = -1};
     for (int64_t task = begin; task < end; ++task) {
         j.group = task % s.groups;
         find_rows(&j, task / s.groups);
-        find_phases(&j, &p);
-        copy_input(&j, TB_PLACE(IN), 0, 1, copy);
         const int64_t first = j.row * s.high.b, count = least(s.rows * s.high.b, s.high.out - first) * row;
         const int64_t map = s.deep.out * s.high.out * row, place = (j.depth * s.high.out + first) * row;
         TB_R *const out = (TB_R *)TB_PLACE(RESULT) + j.group * map + place;
-        run_rows(&j, &p, TB_PLACE(FILTERS), copy, copy + held_elements(&s, &j), out, out + count);
+        if (here) {
+            cut_rows_here(&j, &found, count / row, &in_place);
+            run_rows_here(&j, &found, &in_place, TB_PLACE(IN), TB_PLACE(FILTERS), out);
+        } else {
+            find_phases(&j, &p);
+            copy_input(&j, TB_PLACE(IN), 0, 1, copy);
+            run_rows(&j, &p, TB_PLACE(FILTERS), copy, copy + held_elements(&s, &j), out, out + count);
+        }
         TB_FINISH(map, j.group, 1, place, count);
     }
     give_slot(TB_PLACE(OWN), slot);
@@ -435,13 +440,21 @@ void tb_depthwise_update(void *const *ptr, const int64_t *size, const int64_t *s
     plan p = {-1, offset, cell, &phase, order, 0, sweeps};
     vec sums[cells_of(&s)];
     const TB_S *const errors = TB_PLACE(FILTERS), *const last = errors + s.groups * map;
+    const readers found = find_readers(&s);
+    const int here = is_in_place(&s, &found);
+    pieces in_place = {.depth = -1};
     for (j.group = begin; j.group < end; ++j.group) {
         for (int64_t n = 0; n < cells_of(&s); ++n) sums[n] = (vec){0};
         for (int64_t block = 0; block < blocks; ++block) {
             find_rows(&j, block);
+            const TB_S *const from = errors + j.group * map + (j.depth * s.high.out + j.row) * row;
+            if (here) {
+                cut_rows_here(&j, &found, least(s.rows, s.high.out - j.row), &in_place);
+                add_rows_here(&j, &in_place, TB_PLACE(IN), from, sums);
+                continue;
+            }
             find_phases(&j, &p);
             copy_input(&j, TB_PLACE(IN), 0, 1, copy);
-            const TB_S *const from = errors + j.group * map + (j.depth * s.high.out + j.row) * row;
             add_sweeps(&j, &p, copy, from, last, sums);
         }
         put_sums(&s, sums, j.group, TB_PLACE(RESULT));

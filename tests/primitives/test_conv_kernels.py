@@ -812,8 +812,15 @@ def depthwise(request: pytest.FixtureRequest, cc: None, monkeypatch: pytest.Monk
     {"N": 1, "C": 8, "H": 40, "W": 9, "R": 13, "S": 4, "str_h": 2, "pad_h": (3, 40), "pad_w": 1},
     {"N": 1, "C": 8, "H": 5, "W": 20, "R": 6, "S": 5, "pad_h": (0, 22)},
     {"N": 3, "C": 8, "D": 2, "H": 70, "W": 6, "T": 2, "R": 4, "S": 2, "str_h": 3, "pad_d": 2, "dil_w": 2},
+    {"N": 16, "C": 8, "H": 13, "W": 17, "R": 3, "S": 3, "str_h": 2, "str_w": 3, "pad_h": (0, 2), "pad_w": 1},
+    {"N": 16, "C": 8, "H": 31, "W": 12, "R": 5, "S": 5, "str_h": 2, "str_w": 2, "pad_h": 2, "pad_w": 2},
+    {"N": 32, "C": 8, "D": 3, "H": 6, "W": 9, "T": 2, "R": 2, "S": 2, "str_d": 2, "pad_d": 1, "pad_h": 1},
+    {"N": 16, "C": 8, "H": 3, "W": 4, "R": 3, "S": 5, "str_w": 2, "pad_h": 2, "pad_w": 4},
+    {"N": 16, "C": 8, "H": 12, "W": 11, "R": 3, "S": 2, "dil_h": 2, "dil_w": 3, "pad_h": 1, "pad_w": 2},
+    {"N": 48, "C": 8, "H": 3, "W": 20, "R": 1, "S": 1, "str_w": 3, "pad_w": 4},
 ], ids=["small", "many images", "strided", "wide", "dilated", "deep", "one cell", "blocks of rows", "tall filters",
-        "rows of phases", "outputs of padding", "depths of padding"])  # fmt: skip
+        "rows of phases", "outputs of padding", "depths of padding", "in place, strided", "in place, five",
+        "in place, deep", "in place, no whole window", "in place, dilated", "in place, padding alone"])  # fmt: skip
 def test_depthwise(depthwise: str, sizes: dict[str, int], dtype: str) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer(dtype, K=sizes["C"], groups=sizes["C"], **sizes)
@@ -824,9 +831,10 @@ def test_depthwise(depthwise: str, sizes: dict[str, int], dtype: str) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
-def test_tails_of_maps_in_lanes(depthwise: str) -> None:
+@pytest.mark.parametrize("images", [3, 16])
+def test_tails_of_maps_in_lanes(depthwise: str, images: int) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
-    layer = backend.conv_layer("float32", N=3, C=37, K=37, H=9, W=11, R=3, S=3, str_w=2, pad_h=1, groups=37)
+    layer = backend.conv_layer("float32", N=images, C=37, K=37, H=9, W=11, R=3, S=3, str_w=2, pad_h=1, groups=37)
     tails_change_no_bit(backend, layer)
 
 
@@ -856,11 +864,12 @@ def test_one_place_of_one_image(cc: None, maps: dict[str, int], dtype: str) -> N
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("images", [1, 16])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(depthwise: str, value: float) -> None:
+def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(depthwise: str, value: float, images: int) -> None:
     """What lies behind a row of places in a vector is left out, not multiplied by 0."""
     backend = Backend.allocate_backend("cpu", rng_seed=0)
-    layer = backend.conv_layer("float32", N=1, C=8, K=8, H=5, W=7, R=3, S=3, groups=8)
+    layer = backend.conv_layer("float32", N=images, C=8, K=8, H=5, W=7, R=3, S=3, groups=8)
     operands = drawn(layer)
     operands["I"][:, 0, 0, -1] = value
     for found, wanted in zip(run(backend, layer, operands), exact(layer, operands)):
@@ -899,7 +908,9 @@ def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, in
     {"N": 1, "C": 9, "H": 40, "W": 13, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 1, "C": 9, "H": 40, "W": 19, "R": 12, "S": 3, "pad_h": 5, "pad_w": 1},
     {"N": 3, "C": 9, "H": 41, "W": 9, "R": 10, "S": 4, "str_h": 2, "str_w": 2, "pad_h": 4},
-], ids=["square", "rows of seven and five", "strided"])  # fmt: skip
+    {"N": 16, "C": 9, "H": 41, "W": 9, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 1, "pad_w": 1},
+    {"N": 16, "C": 9, "H": 40, "W": 9, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+], ids=["square", "rows of seven and five", "strided", "in place, strided", "in place"])  # fmt: skip
 def test_threads_change_no_bit_of_depthwise_ones(depthwise: str, monkeypatch: Any, sizes: dict[str, int]) -> None:
     """Nor do they where a map is cut into tasks of few rows."""
     monkeypatch.setattr(conv_blocking, "COPY_BYTES", 1 << 11)
