@@ -314,9 +314,10 @@ void tb_depthwise(void *const *ptr, const int64_t *size, const int64_t *stride, 
     int64_t order[cells_of(&s)];
     sweep sweeps[cells_of(&s)];
     plan p = {-1, offset, cell, phases, order, 0, sweeps};
-    const readers found = find_readers(&s);
+    readers found;
+    pieces in_place;
     const int here = is_in_place(&s, &found);
-    pieces in_place = {.depth = -1};
+    in_place.depth = -1;
     for (int64_t task = begin; task < end; ++task) {
         j.group = task % s.groups;
         find_rows(&j, task / s.groups);
@@ -440,9 +441,10 @@ void tb_depthwise_update(void *const *ptr, const int64_t *size, const int64_t *s
     plan p = {-1, offset, cell, &phase, order, 0, sweeps};
     vec sums[cells_of(&s)];
     const TB_S *const errors = TB_PLACE(FILTERS), *const last = errors + s.groups * map;
-    const readers found = find_readers(&s);
+    readers found;
+    pieces in_place;
     const int here = is_in_place(&s, &found);
-    pieces in_place = {.depth = -1};
+    in_place.depth = -1;
     for (j.group = begin; j.group < end; ++j.group) {
         for (int64_t n = 0; n < cells_of(&s); ++n) sums[n] = (vec){0};
         for (int64_t block = 0; block < blocks; ++block) {

@@ -35,8 +35,7 @@ typedef struct reader {
     range depths, rows, columns;
 } reader;
 
-// Those of all taps, in the order of their inputs, if there are no more than MOST_HERE; and the rows and columns of outputs
-// for which all inputs exist.
+// Those of all taps, in the order of their inputs; and the rows and columns of outputs for which all inputs exist.
 typedef struct readers {
     reader of[MOST_HERE];
     range rows, columns;
@@ -54,29 +53,27 @@ INLINE range exist(const axis *x, int64_t far) {
     return (range){first > 0 ? first : 0, least(last, x->out)};
 }
 
-static readers find_readers(const shape *s) {
+static void find_readers(const shape *s, readers *found) {
     const axis *const dx = &s->deep, *const hx = &s->high, *const wx = &s->wide;
-    readers found = {.rows = {0, hx->out}, .columns = {0, wx->out}};
-    if (cells_of(s) > MOST_HERE) return found;
+    found->rows = (range){0, hx->out}, found->columns = (range){0, wx->out};
     for (int64_t n = 0; n < cells_of(s); ++n) {
         const int64_t cell = wx->backward ? cells_of(s) - 1 - n : n;
         const int64_t deep = away(dx, cell / wx->taps / hx->taps), high = away(hx, cell / wx->taps % hx->taps);
         const int64_t wide = away(wx, cell % wx->taps), distance = ((deep * hx->in + high) * wx->in + wide) * s->images;
         const reader r = {distance, cell, exist(dx, deep), exist(hx, high), exist(wx, wide)};
-        found.of[n] = r, found.rows = both(found.rows, r.rows), found.columns = both(found.columns, r.columns);
+        found->of[n] = r, found->rows = both(found->rows, r.rows), found->columns = both(found->columns, r.columns);
     }
-    return found;
 }
 
 // How many segments an axis has: those that meet all taps are one, others are single.
 INLINE int64_t segments(range all, int64_t out) { return all.last > all.first ? out - (all.last - all.first) + 1 : out; }
 
-// Whether a pass takes this way.
-INLINE int is_in_place(const shape *s, const readers *x) {
-    const int64_t apart = s->deep.a * s->high.a * s->wide.a > 1;
-    return s->deep.b * s->high.b * s->wide.b == 1 && s->images % LANES == 0
-        && cells_of(s) <= (apart ? MOST_HERE : MOST_BESIDE) && segments(x->rows, s->high.out) <= MOST_SEGMENTS
-        && segments(x->columns, s->wide.out) <= MOST_SEGMENTS;
+// Whether a pass takes this way: then its readers are found.
+static int is_in_place(const shape *s, readers *found) {
+    const int64_t most = s->deep.a * s->high.a * s->wide.a > 1 ? MOST_HERE : MOST_BESIDE;
+    if (s->deep.b * s->high.b * s->wide.b > 1 || s->images % LANES || cells_of(s) > most) return 0;
+    find_readers(s, found);
+    return segments(found->rows, s->high.out) <= MOST_SEGMENTS && segments(found->columns, s->wide.out) <= MOST_SEGMENTS;
 }
 
 // Rows and columns of a map's outputs that meet the same taps: these, and where in the input they find those of the first.

@@ -211,10 +211,8 @@ class Rule:
         self.names = tuple(names)
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
-        for x in params.values():
-            if isinstance(x, np.generic):
-                params = {name: x.item() if isinstance(x, np.generic) else x for name, x in params.items()}
-                break
+        if params:
+            params = {name: x.item() if isinstance(x, np.generic) else x for name, x in params.items()}
         if _trace.calls is not None and any(isinstance(x, Traced) for x in operands):
             return self._traced(operands, params)
         node = TreeFunction(self, params)
@@ -560,7 +558,7 @@ class TreeFunction(FunctionNode):
             hook.forward_preprocess(self, seen)
         form = self._form(table, tensors, pattern)
         if self._draws is None:
-            self._draws = self._drawn(form) if form.draws else ()
+            self._draws = self._next_draws(form) if form.draws else ()
         outputs = form.run(tensors, self._draws)
         if host:
             outputs = [None if y is None else y._tensor for y in outputs]
@@ -572,7 +570,7 @@ class TreeFunction(FunctionNode):
                     refuse_nan(self.label, "output", i, y)
         return outputs
 
-    def _drawn(self, form: _Form) -> list[int]:
+    def _next_draws(self, form: _Form) -> list[int]:
         """The numbers of this call's draws."""
         if _trace.calls is not None:  # they would be drawn once for good, and others in the gradient
             head = f"fused: {self.label} draws random numbers for what does not come of the arguments"
@@ -631,7 +629,7 @@ class TreeFunction(FunctionNode):
             self.rule.expect(_filled(pattern, tensors), self.params)
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
-        inputs, outputs = self._retained_inputs, self._retained_outputs = self.form._kept or self.form.kept
+        inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept
         self._tie(variables, made, inputs, outputs)
 
     def _input_gradients(self, targets: tuple[int, ...], grads: tuple[Any, ...], present: Any, double: bool) -> Any:

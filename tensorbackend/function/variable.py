@@ -43,8 +43,7 @@ class VariableNode:
         self.rank = rank
         self.data: Any = None
         data = variable._data
-        facts = getattr(data, "structure", data)  # of tensors, where their properties look
-        self.shape, self.dtype = (None, None) if data is None else (facts.shape, facts.dtype)
+        self.shape, self.dtype = (None, None) if data is None else (data.shape, data.dtype)
         self.requires_grad = variable._requires_grad
         self.name = variable._name
         self.variable = _ref(variable)
