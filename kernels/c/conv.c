@@ -215,17 +215,17 @@ static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t
     }
 }
 
-// Where a tile's sums may go at once: whole vectors of TILE maps of a row whose places lie side by side; else 0.
-static TB_T *straight_place(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row, int64_t lane, int64_t count) {
+// Where sums of a row of the job may go at once: whole vectors of TILE maps whose places lie side by side; else 0.
+static TB_T *straight_place(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row) {
 #ifdef TB_PLAIN
     const shape *const s = j->s;
-    if (!MENDED && !s->flat && s->wide.b == 1 && s->channels >= s->maps_in && maps == TILE && count % LANES == 0) {
+    if (!MENDED && !s->flat && s->wide.b == 1 && s->channels >= s->maps_in && maps == TILE) {
         const int64_t deep = (j->group * s->maps_out + map) * s->deep.out + j->depth;
         const int64_t high = deep * s->high.out + (j->row + row) * s->high.b + j->row_phase;
-        return out + (high * s->wide.out + j->column) * s->images + lane;
+        return out + (high * s->wide.out + j->column) * s->images;
     }
 #endif
-    (void)j, (void)out, (void)map, (void)maps, (void)row, (void)lane, (void)count;
+    (void)j, (void)out, (void)map, (void)maps, (void)row;
     return 0;
 }
 
@@ -280,20 +280,20 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
             const TB_T *const tile = packed + (map / TILE * cells * stored(s->maps_in) + stored(first)) * taps;
             const TB_T *const filter = s->shared ? own.copy : tile;
             if (s->shared) copy_own_filters(j, filters, map, first, first + channels, own.copy);
+            const int64_t maps = least(TILE, s->maps_out - map);
             for (int64_t segment = 0; segment < segments; ++segment) {
-                const int64_t maps = least(TILE, s->maps_out - map);
                 const TB_T *const inputs = copy + segment * j->pitch;
                 const int64_t count = find_strips(own.rows, found, filter, inputs, segment, own.strips);
-                for (int64_t lane = 0; lane < places; lane += WIDTH) {
-                    const int64_t width = least(WIDTH, places - lane);
-                    TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
-                    TB_T *const straight = straight_place(j, out, map, maps, segment, lane, width);
-                    TB_T *const sums = straight ? straight : several ? row + lane : local;
-                    const int64_t apart = straight ? out_map : pitch;
-                    const range met = own.met[lane / WIDTH];
-                    run_tile(j, maps, width, met, own.strips, count, steps, taps, own.offset, sums, apart, first > 0);
+                TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
+                TB_T *const straight = straight_place(j, out, map, maps, segment);
+                const range *met = own.met;
+                for (int64_t lane = 0; lane < places; lane += WIDTH, ++met) {
+                    const int64_t width = least(WIDTH, places - lane), goes = straight && width % LANES == 0;
+                    TB_T *const sums = goes ? straight + lane : several ? row + lane : local;
+                    const int64_t apart = goes ? out_map : pitch;
+                    run_tile(j, maps, width, *met, own.strips, count, steps, taps, own.offset, sums, apart, first > 0);
                     for (int64_t n = 0; n < count; ++n) own.strips[n].in += WIDTH;
-                    if (straight) continue;
+                    if (goes) continue;
                     if (last && MENDED) finite &= all_finite(sums, maps, pitch, width);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
                     else if (last) put(j, out, map, maps, segment, lane, width, sums, pitch);

@@ -119,6 +119,12 @@ INLINE void copy_over(const TB_S *from, int64_t count, const TB_S *end, TB_T *to
     for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
 }
 
+// Runs of whole vectors, `apart` from one to the next.
+INLINE void copy_vectors(const TB_S *from, int64_t vectors, int64_t apart, int64_t runs, TB_T *to) {
+    for (; runs > 0; --runs, from += apart, to += vectors * LANES)
+        for (int64_t v = 0; v < vectors; ++v) *(vec *)(to + v * LANES) = load(from + v * LANES);
+}
+
 // The same of every second run of n elements, a power of 2 below LANES.
 INLINE void copy_seconds(const TB_S *from, int64_t n, int64_t count, const TB_S *end, TB_T *to) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
@@ -169,6 +175,8 @@ static void copy_row(const job *j, const TB_S *in, const TB_S *end, const span *
     else if (a == 2 && n < LANES && (n & (n - 1)) == 0) copy_seconds(from, n, count * n, end, to);
     else if (n == 1)
         for (int64_t i = 0; i < count; ++i) to[i] = TB_WIDE(from[i * a]);
+    else if (n == LANES) copy_vectors(from, 1, a * n, count, to);
+    else if (n % LANES == 0) copy_vectors(from, n / LANES, a * n, count, to);
     else
         for (int64_t u = 0; u < count; ++u) copy_over(from + u * a * n, n, end, to + u * n);
     clear_over(to + count * n, j->pitch - exists->last * n);

@@ -47,8 +47,9 @@ FEWEST_CHANNELS, FEWEST_TILES = 8, 4
 """Channels of a block, and tiles of a row where it is cut into more than 16, at least."""
 STEP_NS, SINGLE_NS = 1.3, 0.7
 """Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
-TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
-"""Of a tile; of a tile's sums that are put aside and taken up again; of an element that is copied, and of a row."""
+TILE_NS, CHUNK_NS, PUT_NS, COPY_NS, ROW_NS = 100.0, 40.0, 20.0, 0.2, 25.0
+"""Of a tile; of a tile's sums that are put aside and taken up again, and that are no part of a row of the result as
+they are; of an element that is copied, and of a row."""
 SMALL_TILE_NS = 15.0
 """Of a tile of 16 registers, beside other algorithms."""
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS, UNIT_HALF = 1400 << 10, 4.5, 0.6, 0.6
@@ -189,6 +190,7 @@ class _DirectCost:
         self.maps_in, self.held = (multiple(n, EDGE) if planes else n for n in (maps_in, channels))
         self.filled = _unit_tiles(maps_out) / self.tiles if planes else 1.0
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
+        self.phased = steps[2] > 1
         whole = columns * steps[2] >= out[2]
         self.alike = steps[2] * (steps[1] if whole else 1) if self.chunks == 1 else 1
         """Tasks of neighbouring phases, whose copy is the same: it is made once where it has all channels."""
@@ -211,7 +213,8 @@ class _DirectCost:
         over = max(0.0, (held + filters) * self.itemsize / (UNIT_BYTES if self.planes else COPY_BYTES) - 1)
         steps = tiles * UNIT_STEP_NS if self.planes else vectors * STEP_NS + short * SINGLE_NS
         each = part * self.filled * steps * self.added * self.taps * (1 + min(over, 1))
-        each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
+        put = PUT_NS if flat or self.chunks > 1 or self.phased else 0.0
+        each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS + put)
         copy = self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS
         each += self.maps_in * copy / self.alike
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)

@@ -62,8 +62,8 @@ and on the matrix unit where stages are shared."""
 ALONE_NS = {4: ((0.22, 0.14), (0.29, 0.14), (0.4, 0.4)), 6: ((0.3, 0.18), (0.35, 0.18), (0.6, 0.4))}
 """Nanoseconds of a number of the transformed data and of the products where one task takes a block through all stages
 by multiply-adds, by points: lanes that are images of one tile, a part of them, one image."""
-FEW_REGISTERS = 1.33
-"""How many times as long the latter take with 16 registers, beside products."""
+FEW_REGISTERS = {4: 2.5, 6: 1.9}
+"""How many times as long the latter take with 16 registers, by points: of few channels they are most of it."""
 UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, (0.62, 0.5)
 UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
 """Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
@@ -265,7 +265,7 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
         sums = near * back * ((1.4 if op == UPDATE else 0.6) if way.planes else 0.5)
     else:
         data, sums = ALONE_NS[way.points][kind]
-        sums *= FEW_REGISTERS if facts.few_registers else 1
+        sums *= FEW_REGISTERS[way.points] if facts.few_registers else 1
     moved = g.groups * lanes * cells * (data * maps_in + sums * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
     if way.part:
