@@ -41,8 +41,9 @@ from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multip
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
 
-COPY_BYTES = 768 << 10
-"""Bytes of a task's copy of the input and of its sums: a part of the second-level cache."""
+COPY_BYTES, FEW_COPY_BYTES = 768 << 10, 400 << 10
+"""Bytes of a task's copy of the input and of its sums: a part of the second-level cache, and of that of processors with
+16 registers."""
 FEWEST_CHANNELS, FEWEST_TILES = 8, 4
 """Channels of a block, and tiles of a row where it is cut into more than 16, at least."""
 STEP_NS, SINGLE_NS = 1.3, 0.7
@@ -50,8 +51,8 @@ STEP_NS, SINGLE_NS = 1.3, 0.7
 TILE_NS, CHUNK_NS, PUT_NS, COPY_NS, ROW_NS = 100.0, 40.0, 20.0, 0.2, 25.0
 """Of a tile; of a tile's sums that are put aside and taken up again, and that are no part of a row of the result as
 they are; of an element that is copied, and of a row."""
-SMALL_TILE_NS = 15.0
-"""Of a tile of 16 registers, beside other algorithms."""
+SMALL_STEP_NS, SMALL_TILE_NS, SMALL_CHUNK_NS = 0.65, 15.0, 15.0
+"""The same of a step, of a tile and of its sums put aside with 16 registers."""
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS, UNIT_HALF = 1400 << 10, 4.5, 0.6, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
 is copied; of half a tile, beside a whole one."""
@@ -81,6 +82,8 @@ UPDATE_ROWS = 8
 """Channels of a tile there, with fewer of which tiles leave out no columns."""
 UPDATE_PLACES = 1024
 """Places whose products a tile of the filters' gradient adds up before it goes to memory."""
+FEWEST_PLACES, WORTH_TASKS = 96, 1 << 24
+"""Places of a block at least, where blocks are cut to make enough tasks; and operations from which on they are."""
 FEWEST_UNIT_MAPS = 16
 """Maps of a group, and for the filters' gradient inputs of an output, from which on it is worth while to fill them up
 for the matrix unit."""
@@ -210,15 +213,23 @@ class _DirectCost:
         held = self.copied * self.held + (part * self.facts.rows * places if self.chunks > 1 else 0)
         # The matrix unit uses a tile's filters so fast that they must stay beside the copy.
         filters = self.taps * self.held * EDGE if self.planes else 0
-        over = max(0.0, (held + filters) * self.itemsize / (UNIT_BYTES if self.planes else COPY_BYTES) - 1)
-        steps = tiles * UNIT_STEP_NS if self.planes else vectors * STEP_NS + short * SINGLE_NS
+        over = max(0.0, (held + filters) * self.itemsize / self._most_held() - 1)
+        small = self.facts.few_registers
+        step_ns, tile_ns = (SMALL_STEP_NS, SMALL_TILE_NS) if small else (STEP_NS, TILE_NS)
+        chunk_ns = SMALL_CHUNK_NS if small else CHUNK_NS
+        steps = tiles * UNIT_STEP_NS if self.planes else (vectors + short * SINGLE_NS / STEP_NS) * step_ns
         each = part * self.filled * steps * self.added * self.taps * (1 + min(over, 1))
         put = PUT_NS if flat or self.chunks > 1 or self.phased else 0.0
-        each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS + put)
+        each += part * tiles * (tile_ns + (self.chunks - 1) * chunk_ns + put)
         copy = self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS
         each += self.maps_in * copy / self.alike
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
+
+
+    def _most_held(self) -> int:
+        """Bytes of what a task holds in the second-level cache."""
+        return UNIT_BYTES if self.planes else FEW_COPY_BYTES if self.facts.few_registers else COPY_BYTES
 
 
 def _unit_tiles(maps: int) -> float:
@@ -331,6 +342,7 @@ def _direct_update(g: ConvGeometry, facts: Facts, itemsize: int) -> Direct:
 def _turned_update(g: ConvGeometry, itemsize: int) -> Direct:
     """As many channels as the cache holds, since errors are turned for each block."""
     rows, columns = _update_places(g, 2 * UPDATE_PLACES, UPDATE_PLACES)
+    rows, columns = _enough_blocks(g, FEWEST_CHANNELS, rows, columns)
     copied = itemsize * _update_copy(g, rows, columns)
     return _update_blocks(g, rows, columns, FEWEST_CHANNELS, lambda channels: channels * copied)
 
@@ -342,6 +354,7 @@ def _dots_update(g: ConvGeometry, facts: Facts, itemsize: int) -> Direct:
     rows, columns = _update_places(g, places, places)
     least, _ = _update_places(g, places, UPDATE_PLACES)
     rows = max(min(least, rows), -(-g.P // multiple(-(-g.P // rows), TASKS)))
+    rows, columns = _enough_blocks(g, 1, rows, columns)
     each = itemsize * (_update_copy(g, rows, columns) + facts.lanes * maps * g.T * g.R * g.S)
     return replace(_update_blocks(g, rows, columns, 1, lambda channels: channels * each), dots=True)
 
@@ -354,6 +367,17 @@ def _update_places(g: ConvGeometry, most: int, whole: int) -> tuple[int, int]:
     if columns == g.Q:
         rows = max(1, min(g.P, whole // (g.Q * g.N)))
     return rows, columns
+
+
+def _enough_blocks(g: ConvGeometry, least: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a block, fewer where blocks and parts of `least` channels would make too few tasks of many
+    operations."""
+    if g.flops < WORTH_TASKS:
+        return rows, columns
+    parts = g.M * g.groups * -(-(g.C // g.groups) // least)
+    blocks = max(1, -(-min(TASKS, math.prod(g.dimO[1:]) // FEWEST_PLACES) // parts))
+    rows = min(rows, -(-g.P // blocks))
+    return rows, min(columns, -(-g.Q // -(-blocks // -(-g.P // rows))))
 
 
 def _update_copy(g: ConvGeometry, rows: int, columns: int) -> int:

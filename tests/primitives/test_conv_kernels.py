@@ -1225,6 +1225,38 @@ def test_taps_that_meet_padding_are_counted_out() -> None:
         assert few_blocking.kinds(g, 2) == 1 + sum(a != b for a, b in zip(met, met[1:]))
 
 
+@pytest.mark.parametrize("facts", [Facts(8, 4, 24), Facts(16, 8, 48)], ids=["16 registers", "32"])
+def test_first_layers_of_three_channels_go_by_their_definition_with_few_registers(facts: Facts) -> None:
+    """There Winograd's sums take longer than the products that they save; of more channels they do not."""
+    sizes = {"N": 32, "H": 224, "W": 224, "P": 112, "Q": 112, "K": 32, "strides": (1, 2, 2)}
+    first, later = (next(conv_blocking.choices(geometry(C=c, **sizes), FPROP, facts, 4, 4)) for c in (3, 32))
+    assert isinstance(first, Direct if facts.few_registers else Winograd) and isinstance(later, Winograd)
+
+
+def test_copies_are_as_large_as_second_level_caches_are() -> None:
+    """Processors with 16 registers have smaller ones."""
+    sizes = {"N": 8, "C": 128, "H": 56, "W": 56, "P": 28, "Q": 28, "K": 128, "strides": (1, 2, 2)}
+    held = []
+    for facts in (Facts(8, 4, 24), Facts(16, 8, 48)):
+        way = conv_blocking._direct(geometry(**sizes), FPROP, facts, 4)
+        held.append(way.channels * 4 * (way.rows + 1) * (way.columns + 1) * 8 * 4)
+    assert held[0] <= conv_blocking.FEW_COPY_BYTES < held[1] <= conv_blocking.COPY_BYTES
+
+
+@pytest.mark.parametrize("facts", [Facts(8, 4, 24), Facts(16, 8, 48)], ids=["16 registers", "32"])
+def test_filters_gradient_of_long_signals_is_cut_into_tasks(facts: Facts) -> None:
+    """Also where there is one channel and one row; of few operations it is not worth the sums."""
+
+    def tasks(length: int, taps: int, stride: int) -> int:
+        outputs = (length - taps) // stride + 1
+        row = {"H": 1, "P": 1, "R": 1, "W": length, "Q": outputs, "S": taps}
+        g = geometry(N=16, C=1, K=64, strides=(1, 1, stride), pads=((0, 0),) * 3, **row)
+        return next(conv_blocking.choices(g, UPDATE, facts, 4, 4)).tasks
+
+    assert tasks(16000, 400, 160) >= TASKS and tasks(16000, 1024, 256) >= TASKS
+    assert tasks(1600, 400, 160) == 1
+
+
 def test_few_maps_have_tiles_of_few_rows() -> None:
     facts = Facts(16, 8, 48)
     assert [conv_blocking._tile_rows(maps, facts) for maps in (1, 2, 4, 5, 8, 9, 12, 13)] == [2, 5, 5, 8, 8, 10, 13, 16]
