@@ -21,11 +21,12 @@
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Parts      launcher/python.h Python's ABI, nodes.h nodes, memo.h what is remembered, operators.h nodes from operators and
 //            methods, views.h views, statements.h a statement by itself, groups.h those that wait, calls.h primitives,
-//            memory.h fresh memory; here assignment and the types.
+//            memory.h fresh memory, graph.h variables of the graph; here assignment and the types.
 // Python     3.10 to 3.14, with the interpreter lock.
 // Locking    the interpreter lock protects everything here. It is given up around long launches only, and the backend's
 //            own lock is then held. Statements are whole to other threads: a short one runs without the backend's lock
 //            only where nobody holds that, which the lock tells the memo, and then no other thread can begin.
+#include "launcher/graph.h"
 #include "launcher/memory.h"
 #include "launcher/operators.h"
 #include "launcher/views.h"
@@ -140,6 +141,9 @@ static object *make_memo_type(void) {
         {"allocate", memo_allocate, ONE_ARGUMENT, "A Storage of so many bytes, or None for Python to make it."},
         {"fresh", (object *(*)(object *, object *))(void *)memo_fresh, FAST,
          "A tensor of a class, a layout, so many bytes and a rounding in fresh memory, or None for Python to make it."},
+        {"link", (object *(*)(object *, object *))(void *)memo_link, FAST,
+         "The outputs of a function as variables that know it, or None for Python to make them."},
+        {"tell_graph", memo_tell_graph, ONE_ARGUMENT, "What variables and their nodes are, for `link`."},
         {"grow", (object *(*)(object *, object *))(void *)memo_grow, FAST, "Append the nodes of a template to a list."},
         {"look", (object *(*)(object *, object *))(void *)memo_look, FAST, "Append the views of a template to a list."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},

@@ -61,7 +61,11 @@ class RememberingTable(StructureTable):
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        self.most_operands, self.grow, self.look = MOST_OPERANDS, memo.grow, memo.look
+        self.most_operands, self.grow, self.look, self.link = MOST_OPERANDS, memo.grow, memo.look, memo.link
+
+    def tell_graph(self, variable: type, node: type) -> None:
+        """Take the classes of variables and of their places in the graph, which `link` makes; once a process."""
+        self.memo.tell_graph(_graph_facts(variable, node))
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""
@@ -274,6 +278,18 @@ def _facts() -> tuple:
     runtime = native.runtime()
     addresses = tuple(runtime.address(name) for name in ("tb_run_list", "tb_alloc", "tb_free"))
     return objects, offsets, _operators(), addresses, slice(None)
+
+
+@functools.cache
+def _graph_facts(variable: type, node: type) -> tuple:
+    """What `Memo.tell_graph` takes, in the order of its structures."""
+    names = "inputs", "rank", "outputs", "_output_data", "node", "shape", "dtype"
+    offsets = (
+        *_slots(variable, "_data", "_node", "_grad", "_requires_grad", "_name"),
+        *_slots(node, "creator_node", "rank", "data", "shape", "dtype", "requires_grad", "name", "variable"),
+        *_slots(Structure, "shape", "dtype"),
+    )
+    return (variable, node, *map(sys.intern, names)), offsets
 
 
 def _operators() -> dict[str, tuple]:

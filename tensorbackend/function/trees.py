@@ -22,7 +22,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import arrays, hooks, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.node import FunctionNode, refuse_nan
-from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.function.variable import Variable, VariableNode, as_variable
 from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
@@ -351,6 +351,8 @@ class _Form:
                  optional: int = 0) -> None:  # fmt: skip
         self.rule, self.params = rule, params
         self.backend = layouts[0].table.backend
+        layouts[0].table.tell_graph(Variable, VariableNode)
+        self.link = layouts[0].table.link
         tensors = [placeholder(s, i) for i, s in enumerate(layouts)]
         with _drawing_from(0):  # a function that is traced may call others, on arrays that are no arguments
             found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
@@ -627,6 +629,18 @@ class TreeFunction(FunctionNode):
         arrays.only_family(self.label, tensors)
         if self.rule.check is not None:
             self.rule.expect(_filled(pattern, tensors), self.params)
+
+    def _linked(self, variables: Sequence[Variable], outputs: tuple[Any, ...]) -> tuple[Variable, ...]:
+        link = self.form.link
+        if link is not None and lookup("enable_backprop"):
+            for v in variables:
+                if v._requires_grad:
+                    self._retained_inputs, self._retained_outputs = self.form.kept
+                    made = link(self, variables, outputs, self._retained_inputs, self._retained_outputs)
+                    if made is not None:
+                        return made
+                    break
+        return super()._linked(variables, outputs)
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
         inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept

@@ -50,6 +50,8 @@ extern object *PyDict_GetItemString(object *, const char *), *PyList_GetItem(obj
 extern int PyList_Append(object *, object *);
 extern length PyList_Size(object *);
 extern object *PyObject_CallFunctionObjArgs(object *, ...), *PyObject_GetAttr(object *, object *);
+extern int PyObject_SetAttr(object *, object *, object *);
+extern object *PyWeakref_NewRef(object *, object *);
 extern object *PyObject_Call(object *, object *, object *), *PyDict_New(void);
 extern int PyDict_SetItem(object *, object *, object *);
 extern object *PyVectorcall_Call(object *, object *, object *);
