@@ -8,9 +8,10 @@ through `config` too.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -125,12 +126,23 @@ def lookup(name: str) -> Any:
 
 
 class held:
-    """An entry of this thread inside a `with` block, as given; afterwards it is what it was, or unset again."""
+    """An entry of this thread inside a `with` block, or a function that it decorates, as given; afterwards it is what
+    it was, or unset again."""
 
     __slots__ = ("_before", "_name", "_value", "_was_set")
 
     def __init__(self, name: str, value: Any) -> None:
         self._name, self._value = name, value
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, each call of which is such a block."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            with held(self._name, self._value):
+                return function(*arguments, **keywords)
+
+        return call
 
     def __enter__(self) -> None:
         own = config.__dict__
@@ -160,11 +172,11 @@ def using_config(name: str, value: Any) -> Iterator[None]:
         yield
 
 
-def no_backprop_mode() -> contextlib.AbstractContextManager[None]:
-    """A block in which no graph is recorded."""
-    return using_config("enable_backprop", False)
+def no_backprop_mode() -> held:
+    """A block, or a function that it decorates, in which no graph is recorded."""
+    return held("enable_backprop", False)
 
 
-def force_backprop_mode() -> contextlib.AbstractContextManager[None]:
-    """A block in which graphs are recorded, also inside `no_backprop_mode`."""
-    return using_config("enable_backprop", True)
+def force_backprop_mode() -> held:
+    """A block, or a function that it decorates, in which graphs are recorded, also inside `no_backprop_mode`."""
+    return held("enable_backprop", True)

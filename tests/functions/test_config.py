@@ -94,6 +94,28 @@ def test_no_backprop_mode_records_nothing() -> None:
     assert y.creator is None and z.creator is not None
 
 
+def test_modes_decorate_functions_that_may_call_themselves() -> None:
+    x = tb.Variable(np.ones(2, np.float32))
+
+    @tb.no_backprop_mode()
+    def outputs(depth: int) -> list[tb.Variable]:
+        """Of each depth."""
+        found = outputs(depth - 1) if depth else []
+        return [*found, F.tanh(x)]
+
+    assert outputs.__name__ == "outputs" and outputs.__doc__ == "Of each depth."
+    for _ in range(2):
+        assert [y.creator for y in outputs(2)] == [None] * 3
+        assert F.tanh(x).creator is not None
+    with pytest.raises(ZeroDivisionError), tb.no_backprop_mode():
+        1 / 0  # noqa: B018
+    mode = tb.no_backprop_mode()
+    for _ in range(2):  # one object, time after time
+        with mode:
+            assert F.tanh(x).creator is None
+        assert "enable_backprop" not in vars(tb.config)
+
+
 @pytest.mark.parametrize("variable", ["TB_NAN_CHECK", "TB_TYPE_CHECK"])
 def test_the_environment_is_read_at_import(variable) -> None:
     code = "import tensorbackend as tb; print(tb.config.debug, tb.config.type_check, tb.config.dtype)"
