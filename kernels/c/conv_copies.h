@@ -119,12 +119,6 @@ INLINE void copy_over(const TB_S *from, int64_t count, const TB_S *end, TB_T *to
     for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
 }
 
-// Runs of whole vectors, `apart` from one to the next.
-INLINE void copy_vectors(const TB_S *from, int64_t vectors, int64_t apart, int64_t runs, TB_T *to) {
-    for (; runs > 0; --runs, from += apart, to += vectors * LANES)
-        for (int64_t v = 0; v < vectors; ++v) *(vec *)(to + v * LANES) = load(from + v * LANES);
-}
-
 // The same of every second run of n elements, a power of 2 below LANES.
 INLINE void copy_seconds(const TB_S *from, int64_t n, int64_t count, const TB_S *end, TB_T *to) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
@@ -135,6 +129,12 @@ INLINE void copy_seconds(const TB_S *from, int64_t n, int64_t count, const TB_S 
     for (; i < count && end - from >= 2 * (i + LANES); i += LANES)
         *(vec *)(to + i) = TB_CHOSEN(load(from + 2 * i), load(from + 2 * i + LANES), second);
     for (; i < count; ++i) to[i] = TB_WIDE(from[i + (i & -n)]);
+}
+
+// Runs of whole vectors, `apart` from one to the next.
+INLINE void copy_vectors(const TB_S *from, int64_t vectors, int64_t apart, int64_t runs, TB_T *to) {
+    for (; runs > 0; --runs, from += apart, to += vectors * LANES)
+        for (int64_t v = 0; v < vectors; ++v) *(vec *)(to + v * LANES) = load(from + v * LANES);
 }
 
 // A vector, without what lies past `count` lanes.

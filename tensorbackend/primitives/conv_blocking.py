@@ -219,13 +219,12 @@ class _DirectCost:
         chunk_ns = SMALL_CHUNK_NS if small else CHUNK_NS
         steps = tiles * UNIT_STEP_NS if self.planes else (vectors + short * SINGLE_NS / STEP_NS) * step_ns
         each = part * self.filled * steps * self.added * self.taps * (1 + min(over, 1))
-        put = PUT_NS if flat or self.chunks > 1 or self.phased else 0.0
+        put = PUT_NS if not self.planes and (flat or self.chunks > 1 or self.phased) else 0.0
         each += part * tiles * (tile_ns + (self.chunks - 1) * chunk_ns + put)
         copy = self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS
         each += self.maps_in * copy / self.alike
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
-
 
     def _most_held(self) -> int:
         """Bytes of what a task holds in the second-level cache."""
