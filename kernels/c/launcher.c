@@ -193,20 +193,9 @@ static int read_operators(object *found) {
 // Returns the types (Node, Operands, Memo).
 object *tb_launcher_start(object *facts) {
     object *part[5];
-    for (int i = 0; i < 5; i++)
-        if (!(part[i] = PyTuple_GetItem(facts, i)))
-            return NULL;
-    object **objects = (object **)&py;
-    for (length i = 0; i < (length)(sizeof py / sizeof(object *)); i++)
-        if (!(objects[i] = PyTuple_GetItem(part[0], i)))
-            return NULL;
-    length *offsets = (length *)&at;
-    for (length i = 0; i < (length)(sizeof at / sizeof(length)); i++) {
-        object *offset = PyTuple_GetItem(part[1], i);
-        if (!offset)
-            return NULL;
-        offsets[i] = (length)PyLong_AsLongLong(offset);
-    }
+    if (!read_objects(facts, part, 5) || !read_objects(part[0], (object **)&py, sizeof py / sizeof(object *))
+        || !read_lengths(part[1], (length *)&at, sizeof at / sizeof(length)))
+        return NULL;
     void **functions = (void **)&runtime;
     for (length i = 0; i < 3; i++)
         functions[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[3], i));

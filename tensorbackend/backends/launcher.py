@@ -61,11 +61,15 @@ class RememberingTable(StructureTable):
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        self.most_operands, self.grow, self.look, self.link = MOST_OPERANDS, memo.grow, memo.look, memo.link
+        self.most_operands, self.grow, self.look = MOST_OPERANDS, memo.grow, memo.look
 
-    def tell_graph(self, variable: type, node: type) -> None:
-        """Take the classes of variables and of their places in the graph, which `link` makes; once a process."""
-        self.memo.tell_graph(_graph_facts(variable, node))
+    def linker(self, variable: type, node: type) -> Any:
+        """As of the base class; None where objects of these classes are not laid out as expected."""
+        facts = _graph_facts(variable, node)
+        if facts is None:
+            return None
+        self.memo.tell_graph(facts)
+        return self.memo.link
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""
@@ -281,14 +285,18 @@ def _facts() -> tuple:
 
 
 @functools.cache
-def _graph_facts(variable: type, node: type) -> tuple:
-    """What `Memo.tell_graph` takes, in the order of its structures."""
+def _graph_facts(variable: type, node: type) -> tuple | None:
+    """What `Memo.tell_graph` takes, in the order of its structures; None where it is not found, which the log says."""
     names = "inputs", "rank", "outputs", "_output_data", "node", "shape", "dtype"
-    offsets = (
-        *_slots(variable, "_data", "_node", "_grad", "_requires_grad", "_name"),
-        *_slots(node, "creator_node", "rank", "data", "shape", "dtype", "requires_grad", "name", "variable"),
-        *_slots(Structure, "shape", "dtype"),
-    )
+    try:
+        offsets = (
+            *_slots(variable, "_data", "_node", "_grad", "_requires_grad", "_name"),
+            *_slots(node, "creator_node", "rank", "data", "shape", "dtype", "requires_grad", "name", "variable"),
+            *_slots(Structure, "shape", "dtype"),
+        )
+    except LookupError as error:
+        _log.warning("variables cannot be made natively, functions start more slowly: %s", error)
+        return None
     return (variable, node, *map(sys.intern, names)), offsets
 
 

@@ -184,14 +184,22 @@ class FunctionNode:
         wanted = False
         for v in variables:
             wanted = wanted or v._requires_grad
+        recorded = wanted and lookup("enable_backprop")
+        linked = self._linked_natively(variables, outputs) if recorded else None
+        if linked is not None:
+            return linked
         made = []
         for y in outputs:
             v = _new(Variable)
             v._data, v._node, v._grad, v._requires_grad, v._name = y, None, None, wanted, None
             made.append(v)
-        if wanted and lookup("enable_backprop"):
+        if recorded:
             self._record(variables, made)
         return tuple(made)
+
+    def _linked_natively(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> tuple[Variable, ...] | None:
+        """The same where a graph is recorded, made by native code; None where Python makes them."""
+        return None
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
         inputs = self._retained_inputs = self._places("inputs", self._retained_inputs, len(variables))

@@ -351,8 +351,7 @@ class _Form:
                  optional: int = 0) -> None:  # fmt: skip
         self.rule, self.params = rule, params
         self.backend = layouts[0].table.backend
-        layouts[0].table.tell_graph(Variable, VariableNode)
-        self.link = layouts[0].table.link
+        self.link = layouts[0].table.linker(Variable, VariableNode)
         tensors = [placeholder(s, i) for i, s in enumerate(layouts)]
         with _drawing_from(0):  # a function that is traced may call others, on arrays that are no arguments
             found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
@@ -630,17 +629,11 @@ class TreeFunction(FunctionNode):
         if self.rule.check is not None:
             self.rule.expect(_filled(pattern, tensors), self.params)
 
-    def _linked(self, variables: Sequence[Variable], outputs: tuple[Any, ...]) -> tuple[Variable, ...]:
-        link = self.form.link
-        if link is not None and lookup("enable_backprop"):
-            for v in variables:
-                if v._requires_grad:
-                    self._retained_inputs, self._retained_outputs = self.form.kept
-                    made = link(self, variables, outputs, self._retained_inputs, self._retained_outputs)
-                    if made is not None:
-                        return made
-                    break
-        return super()._linked(variables, outputs)
+    def _linked_natively(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> tuple[Variable, ...] | None:
+        if self.form.link is None:
+            return None
+        inputs, kept = self._retained_inputs, self._retained_outputs = self.form.kept
+        return self.form.link(self, variables, outputs, inputs, kept)
 
     def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
         inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept

@@ -108,9 +108,6 @@ class StructureTable(dict):
     fresh: Callable[[type, Structure, int, int], Any] | None = None
     """`fresh(class, structure, nbytes, rounding)` of a backend in the host's memory makes a tensor of a layout without
     gaps in fresh memory; None when Python must make it."""
-    link: Callable[[Any, list[Any], list[Any], tuple[int, ...], tuple[int, ...]], tuple[Any, ...] | None] | None = None
-    """`link(function, variables, outputs, inputs kept, outputs kept)` of a backend with native nodes makes variables of
-    a function's outputs, as `FunctionNode._linked` where a graph is recorded; None when Python must make them."""
 
     def __init__(self, backend: Any, default_dtype: np.dtype) -> None:
         super().__init__()
@@ -125,8 +122,11 @@ class StructureTable(dict):
         self.clear()
         self.plans.clear()
 
-    def tell_graph(self, variable: type, node: type) -> None:
-        """Take the classes of variables and of their places in the graph, which `link` makes."""
+    def linker(self, variable: type, node: type) -> Callable[..., tuple[Any, ...] | None] | None:
+        """What makes, of a backend with native nodes, variables and their nodes, of these classes, of a function's
+        outputs: `link(function, variables, outputs, inputs kept, outputs kept)`, of lists and of tuples of numbers. It
+        gives None when Python must make them."""
+        return None
 
     def check_open(self) -> None:
         """Raise `BackendError` when the backend was cleaned up."""

@@ -13,6 +13,7 @@ import pytest
 
 import tensorbackend.functions as F
 from tensorbackend import Parameter, Variable
+from tensorbackend.backends import launcher
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import VariableNode
 from tests.native.statements import assert_no_references_left, tensors
@@ -107,13 +108,24 @@ def test_graphs_leave_no_references(be) -> None:
     assert [reference() for reference in gone] == [None] * 3  # by their references alone
 
 
+def test_unknown_layouts_are_left_to_python_and_said_once(be, monkeypatch, caplog) -> None:
+    def unknown(*_: Any) -> int:
+        raise LookupError("unknown")
+
+    class Other(Variable):
+        pass
+
+    monkeypatch.setattr(launcher, "_offset", unknown)
+    assert [be.structures.linker(Other, VariableNode) for _ in range(2)] == [None] * 2
+    assert [record.getMessage().count("natively") for record in caplog.records] == [1]
+
+
 def test_what_is_wrong_is_refused_and_leaves_no_references(be) -> None:
     class Function:
         pass
 
     x = Variable(be.array(np.ones(3, "f")))
-    F.exp(x)  # by now it was told what variables are
-    data, link = x._data, be.structures.link
+    data, link = x._data, be.structures.linker(Variable, VariableNode)
     before = [sys.getrefcount(thing) for thing in (x, data, x.node, Variable, VariableNode)]
     for _ in range(100):
         assert link(Function(), [data], [data], (), ()) is None  # no variable

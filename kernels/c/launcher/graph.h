@@ -25,22 +25,13 @@ static object *memo_tell_graph(object *self, object *facts) {
     (void)self;
     if (graph.variable_class)
         return kept(py.none);
-    object *part[2] = {PyTuple_GetItem(facts, 0), PyTuple_GetItem(facts, 1)}, *found[sizeof graph / sizeof(object *)];
-    length places[sizeof in_graph / sizeof(length)];
-    if (!part[0] || !part[1])
+    object *part[2];
+    if (!read_objects(facts, part, 2) || !read_lengths(part[1], (length *)&in_graph, sizeof in_graph / sizeof(length))
+        || !read_objects(part[0], (object **)&graph, sizeof graph / sizeof(object *))) {
+        graph.variable_class = NULL;
         return NULL;
-    for (length i = 0; i < (length)(sizeof found / sizeof *found); i++)
-        if (!(found[i] = PyTuple_GetItem(part[0], i)))
-            return NULL;
-    for (length i = 0; i < (length)(sizeof places / sizeof *places); i++) {
-        object *offset = PyTuple_GetItem(part[1], i);
-        places[i] = offset ? (length)PyLong_AsLongLong(offset) : 0;
-        if (PyErr_Occurred())
-            return NULL;
     }
     Py_IncRef(facts);  // for ever, and with it all that was borrowed above
-    memcpy(&in_graph, places, sizeof in_graph);
-    memcpy(&graph, found, sizeof graph);
     return kept(py.none);
 }
 

@@ -113,6 +113,24 @@ static object *node_type, *memo_type, *method_type;
 static object *tensor_types[8];  // the tensor classes in use, which live for ever
 static int n_tensor_types;
 
+// Entries of a tuple: borrowed, or as numbers. 0 with an exception where there are too few.
+static int read_objects(object *tuple, object **to, length count) {
+    for (length i = 0; i < count; i++)
+        if (!(to[i] = PyTuple_GetItem(tuple, i)))
+            return 0;
+    return 1;
+}
+
+static int read_lengths(object *tuple, length *to, length count) {
+    for (length i = 0; i < count; i++) {
+        object *x = PyTuple_GetItem(tuple, i);
+        if (!x)
+            return 0;
+        to[i] = (length)PyLong_AsLongLong(x);
+    }
+    return !PyErr_Occurred();
+}
+
 static inline object **field(object *x, length offset) { return (object **)((char *)x + offset); }
 static inline object *slot(object *x, length offset) { return *field(x, offset); }
 
